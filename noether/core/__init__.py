@@ -1,1 +1,1 @@
-"""What is learned, whatever its field: data, models, tasks, and their evaluation."""
+"""Data sets, models, tasks and their evaluation, for any field of application."""

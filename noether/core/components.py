@@ -1,4 +1,4 @@
-"""Builds what a `kind` and its options name: one of ours by its short name, or the user's own by dotted path."""
+"""Build the object that a `kind` and its options describe: a built-in by short name, or user code by dotted path."""
 
 import inspect
 import sys
@@ -14,17 +14,17 @@ from noether.common.suggest import nearest
 
 @dataclass(frozen=True)
 class Component:
-    """What a section's `kind` names, and its options.
+    """The object named by a section's `kind`, with its options.
 
     section: the section's name, such as "model", for the errors.
-    kind: a name of `registry`, or the dotted path of a class or function.
-    options: the other entries of the section, handed over as keyword arguments.
+    kind: a name in `registry`, or the dotted path of a class or function.
+    options: the other entries of the section, passed as keyword arguments.
     registry: dotted paths by short name.
-    base: what the result must be an instance of; None: anything.
+    base: the class that the result must be an instance of; None: any.
     given: keyword arguments that the program adds, such as a data set's `split`.
-    offered: those that it adds where the class or function names them, such as a model's `layout`.
+    offered: keyword arguments added only if the class or function accepts them, such as a model's `layout`.
     calls: the arguments of each method that a run calls.
-    needed: what each method returns that a class must define itself, and the methods that do in its place.
+    needed: {method that the class must define: its result, and the methods that may replace it}.
     """
 
     section: str
@@ -38,9 +38,9 @@ class Component:
     needed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def find(self) -> Callable[..., Any]:
-        """Return the class or function, and check its methods, and that the options fit it; nothing is built.
+        """Return the class or function after checking its methods and options, without building anything.
 
-        RequestError: no such kind, an option that it does not have or lacks, or a method that no run could call.
+        RequestError: no such kind, an unknown or missing option, or a method that a run cannot call.
         """
         section, kind, registry, base = self.section, self.kind, self.registry, self.base
         if kind not in registry and "." not in kind:
@@ -56,9 +56,9 @@ class Component:
         return factory
 
     def build(self) -> Any:
-        """Return what the class or function makes of the options.
+        """Call the class or function with the options and return the result.
 
-        RequestError: as of `find`, or it is not an instance of `base`.
+        RequestError: see `find`; or the result is not an instance of `base`.
         """
         factory = self.find()
         named = {parameter.name for parameter in _parameters(factory)} if self.offered else set()
@@ -121,7 +121,7 @@ class Component:
         )
 
     def _one_of_that_module(self) -> str:
-        """Return the line that names a class of the same module which would do, or ""."""
+        """Return a line that names a suitable class of the same module; "" if there is none."""
         path = self.registry.get(self.kind, self.kind)
         module = sys.modules.get(path.rpartition(".")[0])
         fitting = defined_in(module, self.base) if module and self.base else []
@@ -129,13 +129,13 @@ class Component:
 
 
 def methods_of(base: type) -> dict[str, list[str]]:
-    """Return the public methods of a class that others derive from, and the names of their arguments."""
+    """Return {public method: names of its arguments} of a base class."""
     functions = {name: own for name, own in vars(base).items() if isinstance(own, FunctionType) and name[0] != "_"}
     return {name: list(inspect.signature(own).parameters)[1:] for name, own in functions.items()}
 
 
 def misfit(called: Callable[..., Any], *arguments: str) -> str:
-    """Return why a function or class does not take these arguments; "" if it does."""
+    """Return the reason why a function or class does not accept these arguments; "" if it does."""
     try:
         inspect.signature(called).bind(*arguments)
     except TypeError as error:
@@ -144,7 +144,7 @@ def misfit(called: Callable[..., Any], *arguments: str) -> str:
 
 
 def check_arguments(own: type, calls: Mapping[str, Sequence[str]]) -> None:
-    """Refuse a class with a method that does not take the arguments that a run calls it with; those may be absent."""
+    """Refuse a class with a method that does not accept the arguments that a run passes; methods may be absent."""
     for name, arguments in calls.items():
         method = inspect.getattr_static(own, name, None)
         if isinstance(method, FunctionType) and (why := misfit(method, "self", *arguments)):

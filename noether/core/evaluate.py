@@ -1,4 +1,4 @@
-"""Weights → metrics of every sample of a split, each counted once whatever the world size."""
+"""Evaluate weights on every sample of a split; each sample counts once for any world size."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -27,15 +27,15 @@ from noether.launch.process_group.torch_internals import Patience
 from noether.runs.report.tables import Label
 
 SplitMetrics = dict[str, np.ndarray]
-"""Metrics of each sample of a split, (S,) by name, in the order of the samples."""
+"""{metric: values (S,)}, one value for each sample of a split, in the order of the samples."""
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """How samples are evaluated: as the run's settings say, of its problem, shared by the ranks.
+    """Evaluates samples of a run's problem by its settings, sharing them among the ranks.
 
-    usual_batch_size: samples at once where the settings do not say.
-    at_boundary: called equally often on every rank, between batches; what it raises ends the evaluation.
+    usual_batch_size: samples at once if the settings give no number.
+    at_boundary: called equally often on every rank, between batches; an exception from it ends the evaluation.
     """
 
     config: RunConfig
@@ -48,7 +48,7 @@ class Evaluator:
 
     @property
     def batch_size(self) -> int:
-        """Samples that a rank evaluates at once; if a loss compares them, the same on any number of ranks."""
+        """The samples that a rank evaluates at once; independent of the number of ranks if the loss compares them."""
         trainer = self.config.trainer
         usual = trainer.effective_batch_size if self.problem.task.compares_samples else self.usual_batch_size
         return trainer.evaluation_batch_size or usual
@@ -64,15 +64,15 @@ class Evaluator:
     ) -> SplitMetrics:
         """Evaluate the given samples of a data set over all ranks.
 
-        Each rank evaluates every world_size-th sample, or batch if the loss compares samples; nothing is dropped.
+        Each rank evaluates every world_size-th sample, or batch if the loss compares samples; none is dropped.
         The metrics are gathered by sample and returned in order, so that no sum depends on the number of ranks.
 
         model, dataset, indices: the weights, and the samples of the data set.
-        metrics: of a batch of this rank, from predictions in the model's units; None: the task's.
-        On rank 0 the metrics of each sample are returned; on the others an empty dict.
+        metrics: computes the metrics of a batch from predictions in the model's units; None: the task's.
+        Returns the metrics of each sample on rank 0, and an empty dict on the other ranks.
         """
         group, draw, workers = self.group, self.problem.draw, self.config.num_workers
-        find_comparison(self.problem, group, self.precision)  # Who evaluates a run of before has not asked yet.
+        find_comparison(self.problem, group, self.precision)  # Not yet known when an existing run is evaluated.
         together = bool(self.problem.task.compares_samples)
         shares = share_evaluation(len(indices), group.world_size, self.batch_size, together=together)
         own = [[indices[position] for position in batch] for batch in shares[group.rank]]
@@ -89,7 +89,7 @@ class Evaluator:
                 batch = to_device(batch, group.device, self.precision.weights)
                 found = (metrics or self.problem.task.metrics)(self._predict(model, batch), batch)
                 rows.append({name: value.detach().double().cpu().numpy() for name, value in found.items()})
-            for _ in range(len(shares[0]) - len(rows)):  # A rank may have a batch less than the others.
+            for _ in range(len(shares[0]) - len(rows)):  # A rank may have one batch fewer than the others.
                 self.at_boundary()
         return _in_order(group.gather(rows), shares, len(indices))
 
@@ -110,16 +110,16 @@ class Evaluator:
 def predict_batch(
     model: nn.Module, task: Task, batch: Batch, precision: Precision, device: torch.device, chunk_size: int | None
 ) -> Predictions:
-    """Return what a model predicts, scaled, of a batch that is in physical units, in the precision of the run."""
+    """Return a model's scaled predictions for a batch in physical units, computed in the run's precision."""
     with precision.autocast():
         predictions = predict(model, task.prepare(batch), chunk_size)
     return to_device(predictions, device, precision.weights)
 
 
 def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predictions:
-    """Return a model's predictions, at so many points at a time where a chunk size is given.
+    """Return a model's predictions, computed for `chunk_size` points at a time unless it is None.
 
-    RequestError: the model cannot be asked in chunks.
+    RequestError: the model cannot predict in chunks.
     """
     in_chunks: Any = getattr(model, "forward_in_chunks", None)
     if chunk_size is not None and in_chunks is None:
@@ -134,7 +134,7 @@ def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predic
 def _in_order(
     ranks: list[list[dict[str, np.ndarray]]], shares: Sequence[Sequence[Sequence[int]]], samples: int
 ) -> SplitMetrics:
-    """Undoes the dealing: `shares` are the positions of the samples in each rank's batches."""
+    """Restore the samples' order; `shares` are the positions of the samples in each rank's batches."""
     if not ranks or not samples:
         return {}
     every = [row.keys() for rows in ranks for row in rows]
@@ -159,9 +159,9 @@ HISTOGRAM_BINS = 80
 
 
 def point_errors(task: Task, physical: Predictions, batch: Batch) -> dict[str, np.ndarray]:
-    """Return a batch's signed errors of points by field, prediction − truth in its unit, for the histograms.
+    """Return the signed errors of a batch's points by field, prediction − truth in its unit, for the histograms.
 
-    Of samples with very many points they are those of evenly spaced ones.
+    If samples have very many points, use evenly spaced ones.
     """
     found: dict[str, np.ndarray] = {}
     for name, field in task.fields.items():
@@ -177,9 +177,9 @@ def point_errors(task: Task, physical: Predictions, batch: Batch) -> dict[str, n
 
 
 class ShownCase(NamedTuple):
-    """A sample that is shown: why, its position in the split, its fields in physical units, and its batch of one.
+    """A sample to show: its label, its position in the split, its fields in physical units, and its batch of one.
 
-    place: among those with this label, from 1: the second worst has 2.
+    place: its rank among the samples with this label, from 1: the second worst has 2.
     """
 
     label: Label
@@ -201,19 +201,19 @@ def write_cases(
     most_points: int | None = None,
     writer: Writer = UNFENCED,
 ) -> None:
-    """Write what the report draws, as one compressed npz file of plain arrays.
+    """Write the data that the report draws, as one compressed npz file of plain arrays.
 
     Args:
-        sample_metrics, names: of every sample.
-        errors: of points, by field, in its unit.
+        sample_metrics, names: metrics and name of every sample.
+        errors: {field: signed errors of points, in its unit}.
         shown: the cases whose fields are written.
-        about: what else the report says of the evaluation.
-        most_points: of each set of a case, about evenly chosen (None: all).
+        about: further facts of the evaluation for the report.
+        most_points: the most points written of each set of a case, spread about evenly (None: all).
     """
     arrays: dict[str, np.ndarray] = {f"metrics/{name}": values for name, values in sample_metrics.items()}
     for name, parts in errors.items():
         values = np.concatenate(parts)
-        # Symmetric, and wide enough for all but one point in 200: what is beyond counts in the outermost bins.
+        # Symmetric, and wide enough for all but one point in 200; the outermost bins count the points beyond.
         limit = float(np.quantile(np.abs(values), 0.995)) or 1.0
         edges = np.linspace(-limit, limit, HISTOGRAM_BINS + 1)
         arrays[f"histogram/{name}/edges"] = edges
@@ -237,7 +237,7 @@ def write_cases(
                 arrays[f"{prefix}/normals"] = to_array(batch[normals][0][::every])
     fields = {name: {"unit": field.unit, "points": field.points} for name, field in task.fields.items()}
     meta = {**about, "names": list(names), "fields": fields, "cases": cases}
-    # To an open file: to a name that does not end in .npz NumPy adds it.
+    # Pass an open file: NumPy appends .npz to a name without it.
     with written_whole(path, writer) as file:
         np.savez_compressed(file, meta=np.array(json.dumps(meta)), **arrays)  # type: ignore[arg-type]
 

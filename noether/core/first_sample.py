@@ -1,4 +1,4 @@
-"""Gives model and task one sample before the first update, and says in words where they cannot take it."""
+"""Try the model and the task on one sample before the first update, and explain the mistakes found."""
 
 from collections.abc import Iterable, Mapping
 from math import isclose, isnan, nan
@@ -23,12 +23,12 @@ from noether.launch.process_group.group import Group
 
 
 def try_model(problem: Problem, device: torch.device, precision: Precision) -> None:
-    """Give model and task one training sample, and say in words where they cannot take it.
+    """Try the model and the task on one training sample, and explain the mistakes found.
 
-    Only mistakes that are recognised are answered: the model reads what samples lack, takes or returns a tensor in
-    place of a dictionary, or has nothing to train; the loss has no gradient; the loss or a metric has another shape
-    than its own, of one sample or of two. Training meets any other one of the model and the loss itself, with its
-    traceback; one of the metrics ends the start, and not the first evaluation. RequestError: one of these mistakes.
+    RequestError: a recognised mistake: the model reads a key that samples lack, takes or returns a tensor instead of a
+    dictionary, or has no parameters to train; the loss has no gradient; the loss or a metric has the wrong shape, for
+    one sample or for two. Other failures of the model or the loss are left to training, which shows their traceback;
+    a failing metric ends the start now, not at the first evaluation.
     """
     model, task = problem.model, problem.task
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -57,7 +57,7 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
         if not task.updates_itself:
             _try_loss(task, of_one, prepared)
         with torch.no_grad():
-            # What is right of one sample alone, or of several, fails in an evaluation.
+            # A metric that works for one sample only, or for several only, would fail in an evaluation.
             for times in (2,) if task.compares_samples else (1, 2):
                 repeated = (
                     {key: one.repeat_interleave(times, 0) if one.ndim else one for key, one in of.items()}
@@ -67,7 +67,7 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
 
 
 def _drawn(problem: Problem, position: int) -> tuple[int, Sample]:
-    """Return the number and the points of a training sample, as the first epoch has them."""
+    """Return the index of a training sample and the points that the first epoch draws from it."""
     index = problem.train_indices[position]
     return index, problem.draw.for_training(problem.splits.train[index], SampleKey(position, 0))
 
@@ -80,9 +80,9 @@ def _batch_of(
 
 
 def find_comparison(problem: Problem, group: Group, precision: Precision) -> str:
-    """Return what shows that the loss compares samples; "" if it is a mean over them.
+    """Return the evidence that the loss compares samples; "" if it is a mean over them.
 
-    A task that does not say so is tried, and its `compares_samples` set. Every rank calls it.
+    If the task does not declare it, find out by trying, and set its `compares_samples`. Every rank calls this.
     """
     task, seen = problem.task, "compares_samples = True"
     if task.compares_samples is None:
@@ -92,10 +92,10 @@ def find_comparison(problem: Problem, group: Group, precision: Precision) -> str
 
 
 def _comparison(problem: Problem, device: torch.device, precision: Precision) -> str:
-    """Hold the loss of four samples against the mean of each one's and of its halves, in evaluation mode.
+    """Compare the loss of four samples with the mean over single samples and over halves, in evaluation mode.
 
-    Random numbers differ in batches of other sizes. Where a loss draws some, pairs of the samples are compared instead:
-    of a mean, L(a, b) + L(c, d) = L(a, d) + L(c, b). Half precision would hide a small difference in its rounding.
+    Batches of different sizes draw different random numbers. If the loss draws any, pairs are compared instead: for a
+    mean, L(a, b) + L(c, d) = L(a, d) + L(c, b). Half precision is not used: rounding would hide small differences.
     """
     task, model, samples = problem.task, problem.model, len(problem.train_indices)
     ours = all(type(one).__module__.startswith("noether.") for one in (task, model))
@@ -110,7 +110,7 @@ def _comparison(problem: Problem, device: torch.device, precision: Precision) ->
         try:
             prepared = task.prepare(_batch_of(problem, chosen, device, precision))
             return float(task.loss(model(prepared), prepared))
-        except Exception:  # Of a batch, training shows it with its traceback; one sample alone may be no batch.
+        except Exception:  # Training shows the traceback for a batch; a single sample may not form a valid batch.
             return nan
 
     def same(one: float, other: float) -> bool:
@@ -129,9 +129,9 @@ def _comparison(problem: Problem, device: torch.device, precision: Precision) ->
 
 
 def check_stream(problem: Problem, group: Group) -> str:
-    """Return what a stream does not promise, in words; "" of samples with numbers. Every rank calls it.
+    """Return the guarantees that a stream lacks, in words; "" for an indexed data set. Every rank calls this.
 
-    RequestError: its ranks read other samples, or the validation split is one of the others.
+    RequestError: ranks read different samples from the stream, or the validation split overlaps the training split.
     """
     train, digest, validation = problem.splits.train, problem.data["digest"], problem.validation_indices
     if not isinstance(train, OwnStream):
@@ -156,9 +156,9 @@ def check_stream(problem: Problem, group: Group) -> str:
 
 
 def check_parts(problem: Problem, asked: str | None, batch: BatchPlan, compared: str) -> None:
-    """Refuse a batch in parts whose samples are compared, until trainer.across_ranks (`asked`) says what is meant.
+    """Refuse to split a batch whose samples are compared, unless trainer.across_ranks (`asked`) defines its meaning.
 
-    compared: what shows that the loss compares samples; BatchNorm is found by its class. RequestError.
+    compared: the evidence that the loss compares samples; BatchNorm is found by its class. Raises RequestError.
     """
     accumulated = batch.accumulation_steps > 1
     norms = [
@@ -188,7 +188,7 @@ def _try_loss(task: Task, predictions: Predictions, prepared: Batch) -> None:
     loss: Any = None
     try:
         loss = task.loss(predictions, prepared)
-    except Exception:  # The first update shows it, in training mode and with its traceback.
+    except Exception:  # The first update shows the traceback, in training mode.
         return
     if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.is_floating_point():
         raise RequestError("loss-not-a-scalar", f"the loss of {kind} is no single number", seen=_kind_of(loss),
@@ -227,7 +227,7 @@ def _kind_of(value: object) -> str:
 
 
 def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestError | None:
-    """Return the answer to an error of the forward pass whose cause is known, or None."""
+    """Return the refusal for an error of the forward pass whose cause is known, else None."""
     names = ", ".join(name for name in batch if name != "index")
     if isinstance(error, KeyError):
         key = str(error.args[0]) if error.args else ""
@@ -251,5 +251,5 @@ def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestErro
 
 
 def _output_line(task: Task, batch: Batch) -> str:
-    """Name what a model returns: as the task does or, where that does not say, as the samples' last tensor."""
+    """Name a model's output as the task does, or else by the samples' last tensor."""
     return f"model.output={next(iter(task.predicted), [key for key in batch if key != 'index'][-1])}"

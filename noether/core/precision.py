@@ -1,4 +1,4 @@
-"""How a model computes: its precision, evaluation mode, and the answer to memory that is full."""
+"""A model's precision and evaluation mode, and the refusals when memory is full."""
 
 import random
 from collections.abc import Iterator
@@ -25,12 +25,12 @@ class Precision:
 
     @property
     def weights(self) -> torch.dtype:
-        """Type of weights and data."""
+        """The type of weights and data."""
         return torch.float64 if self.name == "float64" else torch.float32
 
     @property
     def matmul_type(self) -> torch.dtype:
-        """Type of the model's matrix products."""
+        """The type of the model's matrix products."""
         return AUTOCAST.get(self.name, self.weights)
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -47,8 +47,8 @@ class Precision:
 def choose_precision(trainer: TrainerConfig, device: torch.device) -> Precision:
     """Return the precision of a run on a device, and set how this process multiplies float32 matrices on GPUs.
 
-    The attribute is torch's own of CUDA alone: `set_float32_matmul_precision` would change sums on CPUs too, and torch
-    refuses to read the one after the other was set (2.13).
+    It sets torch's attribute for CUDA only: `set_float32_matmul_precision` would change sums on CPUs too, and torch
+    2.13 refuses to read one of the two after the other was set.
     """
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = trainer.tf32
@@ -58,7 +58,7 @@ def choose_precision(trainer: TrainerConfig, device: torch.device) -> Precision:
 
 @contextmanager
 def restored_afterwards(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Put back the model's buffers and every random number generator after the block. Gradients stay as they are."""
+    """Restore the model's buffers and all random number generators after the block. Gradients are not touched."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     python, numpy = random.getstate(), np.random.get_state()
     try:
@@ -74,7 +74,7 @@ def restored_afterwards(model: nn.Module, device: torch.device) -> Iterator[None
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and afterwards back into the mode it was in."""
+    """Put a model into evaluation mode, and restore its previous mode afterwards."""
     was_training = model.training
     model.eval()
     try:
@@ -84,20 +84,20 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 FULL = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
-"""How torch 2.13 says it in a plain RuntimeError: the CPU's allocator, and libraries that allocate by themselves."""
+"""Texts of plain RuntimeErrors of torch 2.13 for full memory: the CPU's allocator, and libraries that allocate."""
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error means that a device, or this machine, has no memory left."""
+    """Return whether an error means that a device or this machine is out of memory."""
     known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
     return known or (isinstance(error, RuntimeError) and any(text in str(error) for text in FULL))
 
 
 @contextmanager
 def smaller_when_full(what: str, setting: str, size: int, otherwise: str) -> Iterator[None]:
-    """Answer memory that is full within the block with half the size, by RequestError in place of what torch raised.
+    """Turn an out-of-memory error in the block into a RequestError that suggests half the size.
 
-    `what` needs the memory, `setting` bounds it and is `size` now; `otherwise` is the line to write where that is 1.
+    `what` needs the memory; `setting`, now `size`, bounds it; `otherwise` is the line to write if `size` is 1.
     """
     try:
         yield

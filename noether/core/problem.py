@@ -1,4 +1,4 @@
-"""What is learned: the data, the task with its statistics, and the model, built from a configuration."""
+"""Build a run's problem from its configuration: the data, the task with its statistics, and the model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ from noether.core.tasks.base import Task, build_task, check_state
 
 @dataclass(frozen=True)
 class Problem:
-    """The data, the task and the model of a run; the model is on its device, the task not yet fitted.
+    """The data, the task and the model of a run; the model is on its device, the task is not yet fitted.
 
-    data: which data it is, by `data_identity`.
+    data: the identity of the data, by `data_identity`.
     """
 
     splits: Splits
@@ -38,13 +38,13 @@ class Problem:
 
     @property
     def known_indices(self) -> Sequence[int]:
-        """The training samples from which statistics and baselines follow: all, but of a stream the first."""
+        """The training samples used for statistics and baselines: all of them, or the first of a stream."""
         return self.train_indices[: STREAM_KNOWN if isinstance(self.splits.train, OwnStream) else None]
 
     def fit(self) -> None:
-        """Compute the statistics of the task, and of a model that has some, over the training samples.
+        """Compute the statistics of the task, and of the model if it has any, over the training samples.
 
-        Refuses a sample that is not what the task needs, and a task whose statistics a checkpoint could not keep.
+        Refuses a sample that the task cannot use, and a task whose statistics a checkpoint could not store.
         """
         before = dict(vars(self.task))
         self.task.fit(_Samples(self))
@@ -55,7 +55,7 @@ class Problem:
 
 
 class _Samples:
-    """The training samples, each checked, as often as they are asked for."""
+    """The training samples; each is checked every time it is read."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -70,9 +70,9 @@ class _Samples:
 
 
 def place_model(model: nn.Module, device: torch.device, precision: Precision) -> nn.Module:
-    """Move a model to its device, with its weights and buffers in the precision of the run.
+    """Move a model to its device, with its weights and buffers in the run's precision.
 
-    Complex ones stay complex, of the same precision: `module.to(dtype)` would drop their imaginary parts.
+    Complex tensors stay complex, in that precision: `module.to(dtype)` would drop their imaginary parts.
     """
     model = model.to(device)
     for tensor in (*model.parameters(), *model.buffers()):
@@ -81,7 +81,7 @@ def place_model(model: nn.Module, device: torch.device, precision: Precision) ->
 
 
 def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: bool = False) -> PointSampler:
-    """Return which points of a sample a run uses; shuffled: they are in random order already."""
+    """Return the sampler of a run's points; shuffled: the points are stored in random order."""
     settings, pad = config.dataset, task.reads_masks and getattr(model, "reads_masks", False)
     return PointSampler(
         config.seed,
@@ -95,7 +95,7 @@ def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: boo
 
 
 def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
-    """Refuse samples without what the model reads beside the task's own keys, and name a model that does without."""
+    """Refuse samples that lack a key which the model reads besides the task's, and name a model that needs none."""
     layout, model = task.layout(), model_class(kind)
     needs = getattr(model, "needs", None)
     if layout is None or needs is None:
@@ -114,7 +114,7 @@ def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
 
 
 def held_out(config: RunConfig, splits: Splits) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the samples of the training split that a run learns from, and those that it is validated on."""
+    """Return the indices in the training split that a run learns from, and those held out for validation."""
     trainer, stream = config.trainer, splits.train
     if isinstance(stream, OwnStream):
         check_stream_length(stream.dataset, config)
@@ -128,7 +128,7 @@ def held_out(config: RunConfig, splits: Splits) -> tuple[Sequence[int], Sequence
 
 
 def check_held_out(validation: Sequence[int], otherwise: str) -> None:
-    """Refuse a run that held no sample out; `otherwise`: what can be done without. RequestError."""
+    """Raise RequestError if a run held out no sample; `otherwise` is what it can do without validation."""
     if not validation:
         raise RequestError("nothing-held-out", "the run has no validation split", seen="0 samples held out",
                            expected="samples that it was not trained on",
@@ -136,7 +136,7 @@ def check_held_out(validation: Sequence[int], otherwise: str) -> None:
 
 
 def build_problem(config: RunConfig, folder: Path | None, device: torch.device, precision: Precision) -> Problem:
-    """Build a run's problem. The initial weights follow from the seed and are the same on every rank."""
+    """Build a run's problem. The seed determines the initial weights, which are the same on every rank."""
     splits = open_splits(config, folder)
     train, validation = held_out(config, splits)
     task = build_task(config.task.kind, **config.task.options())
@@ -145,7 +145,7 @@ def build_problem(config: RunConfig, folder: Path | None, device: torch.device, 
     if train:
         check_needs(config.model.kind, task, splits.train[train[0]])
     data = data_identity(splits)
-    seed_everything(config.seed)  # after whatever reads samples, which may draw
+    seed_everything(config.seed)  # after everything that reads samples, which may draw random numbers
     model = place_model(build_model(config.model.kind, task.layout(), **config.model.options()), device, precision)
     draw = point_draw(config, task, model, shuffled=getattr(splits.train, "points_are_shuffled", False))
     return Problem(splits, train, validation, draw, task, model, data)

@@ -1,4 +1,4 @@
-"""Settings of the data set, model and task for images, which are of no field of physics."""
+"""Settings of the data set, model and task for images, which do not belong to physics."""
 
 from typing import Literal
 

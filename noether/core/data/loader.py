@@ -1,4 +1,4 @@
-"""Samples → batches: what each rank reads, in which order, by how many processes."""
+"""Samples → batches: the samples that each rank reads, their order, and the reading processes."""
 
 import multiprocessing
 import random
@@ -22,8 +22,8 @@ from noether.core.data.points import PointSampler, Sample, pad_samples
 from noether.launch.process_group.torch_internals import BATCH_POLL_S, FOR_EVER, Patience, awaited, send_error
 from noether.launch.processes.death_signal import die_with_parent
 
-# Loader processes are forked, even in a rank that a fork server started: started by the server too, they would import
-# torch again, which takes seconds in each evaluation. They do no arithmetic that needs threads.
+# Loader processes are forked, even in a rank that a fork server started: started by the server, each would import torch
+# again, which takes seconds in every evaluation. They do no arithmetic that needs threads.
 _FORK = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
 
 Batch = dict[str, Tensor]
@@ -31,7 +31,7 @@ Batch = dict[str, Tensor]
 
 
 class Dataset(Protocol):
-    """What a data set must offer; the user's own too."""
+    """The interface of a data set, also of a user's."""
 
     def __len__(self) -> int: ...
 
@@ -51,18 +51,18 @@ def training_batches(
     """Yield this rank's micro-batches in order.
 
     Args:
-        dataset, indices: the training split, and the positions in it of the samples that `order` counts.
-        order, draw: which samples make up each micro-batch, and which of their points.
-        num_workers: reading processes; 0 reads in this one. Of a stream there is one at most: each reads all of it.
+        dataset, indices: the training split, and the indices in it of the samples that `order` counts.
+        order, draw: the samples of each micro-batch, and the choice of their points.
+        num_workers: reading processes; 0: read in this process. A stream has at most one, for each reads all of it.
         pin_memory: page-lock the batches, for asynchronous copies to a GPU.
-        patience: with reading processes that give no batch.
+        patience: the limit for reading processes that return no batch.
     """
 
     def read(keys: list[SampleKey]) -> Batch:
         own = [indices[key.sample] for key in keys]
         samples = []
         for i, key in zip(own, keys, strict=True):
-            if get_worker_info() is not None:  # What a data set draws there is the same on any ranks, and when resumed.
+            if get_worker_info() is not None:  # Random numbers then do not depend on the ranks or a resume.
                 seed_everything(draw.seed, key.epoch, key.sample)
             samples.append(draw.for_training(dataset[i], key))
         return batch_of(dataset, own, samples, pad=draw.pad, one_at_a_time="trainer.max_batch_size=1")
@@ -80,7 +80,7 @@ def evaluation_batches(
     pin_memory: bool = False,
     patience: Patience = FOR_EVER,
 ) -> Iterator[Batch]:
-    """Yield the given batches of samples, with all their points; the rest as for `training_batches`."""
+    """Yield the given batches of samples with all their points; other arguments are those of `training_batches`."""
 
     def read(own: Sequence[int]) -> Batch:
         samples = [draw.for_evaluation(dataset[i]) for i in own]
@@ -91,7 +91,7 @@ def evaluation_batches(
 
 @dataclass(frozen=True)
 class _Batches:
-    """Whole batches as a DataLoader asks for them, so that a memory-mapped data set is asked once a batch."""
+    """Whole batches for a DataLoader, so that a memory-mapped data set is read once for each batch."""
 
     read: Callable[[Any], Batch]
 
@@ -103,7 +103,7 @@ def _loader(
     read: Callable[[Any], Batch], batches: Any, num_workers: int, pin_memory: bool, patience: Patience
 ) -> Iterator[Batch]:
     if not num_workers and not pin_memory:
-        # As a DataLoader would, without what it does around each batch.
+        # As a DataLoader would, without its overhead for each batch.
         return map(read, batches)
     loader: Iterable[Batch] = DataLoader(
         _Batches(read),  # type: ignore[arg-type]
@@ -114,8 +114,8 @@ def _loader(
         timeout=BATCH_POLL_S if num_workers else 0,
         worker_init_fn=_start_loader_worker,
         multiprocessing_context=_FORK if num_workers else None,
-        # Of its own: every new iterator draws a seed, which would move the run's random numbers, and a resumed
-        # run makes its iterators at other times.
+        # A separate generator: every new iterator draws a seed, which would advance the run's random numbers, and a
+        # resumed run creates its iterators at other times.
         generator=torch.Generator(),
     )
     return awaited(iter(loader), patience)
@@ -131,9 +131,9 @@ def seed_everything(seed: int, *stream: int) -> None:
 
 
 def _start_loader_worker(worker: int) -> None:
-    # A rank ended by SIGKILL must not leave readers behind that hold its memory and its device.
+    # A rank killed by SIGKILL must not leave readers that hold its memory and its device.
     die_with_parent()
-    # A scheduler signals every process of a step: the rank decides when to stop, and needs its readers until then.
+    # A scheduler signals every process of a step, but the rank decides when to stop and needs its readers until then.
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
@@ -141,9 +141,9 @@ def _start_loader_worker(worker: int) -> None:
 
 
 def training_order(dataset: Dataset, indices: Sequence[int], effective_batch_size: int, seed: int) -> GlobalOrder:
-    """Return the order of a run's samples: a permutation, a stream's, or as the data set's `sampler` draws each epoch.
+    """Return the order of a run's samples: a permutation, a stream's order, or the draws of the data set's `sampler`.
 
-    RequestError: it does not draw the same twice, or as many in each epoch, or of `indices` alone.
+    RequestError: the sampler is not reproducible, varies in length between epochs, or draws outside `indices`.
     """
     if isinstance(dataset, OwnStream):
         return GlobalOrder(len(indices), effective_batch_size, seed, lambda epoch: range(len(indices)))
@@ -176,7 +176,7 @@ def training_order(dataset: Dataset, indices: Sequence[int], effective_batch_siz
 def batch_of(
     dataset: Dataset, indices: Sequence[int], samples: Sequence[Sample], *, pad: bool = False, one_at_a_time: str = ""
 ) -> Batch:
-    """Return the samples as a batch: as the data set's own `collate` makes it, or stacked as by `stack_samples`."""
+    """Make a batch of samples by the data set's own `collate`, or by `stack_samples`."""
     own: Any = getattr(dataset, "collate", None)
     made: Any = stack_samples(samples, pad=pad, one_at_a_time=one_at_a_time) if own is None else own(samples)
     batch = made if isinstance(made, Mapping) else {"what it returns": str(type(made))}
@@ -191,10 +191,10 @@ def batch_of(
 
 
 def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time: str = "") -> Batch:
-    """Stack samples along a new first axis; with `pad`, samples of differing numbers of points too, with masks.
+    """Stack samples along a new first axis; with `pad`, also samples with different numbers of points, with masks.
 
-    RequestError where samples differ in their keys or in the shape of one, naming it; `one_at_a_time` is the setting
-    that makes batches of one sample.
+    RequestError: samples differ in their keys or in the shape of an array, which the error names; `one_at_a_time` is
+    the setting that makes batches of one sample.
     """
     samples = pad_samples(samples) if pad else samples
     first = samples[0]
@@ -224,12 +224,12 @@ def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time
 
 
 def to_device(batch: Batch, device: torch.device, dtype: torch.dtype) -> Batch:
-    """Move a batch to a device; real tensors become `dtype`, complex ones its complex kind, integers stay."""
+    """Move a batch to a device; real tensors become `dtype`, complex ones its complex type, integers keep theirs."""
     return {key: value.to(device, type_like(value, dtype), non_blocking=True) for key, value in batch.items()}
 
 
 def type_like(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which a tensor has the precision of `dtype`: real or complex as it is; integers stay."""
+    """Return the tensor's type in the precision of `dtype`, real or complex as before; integers keep their type."""
     if tensor.is_complex():
         return dtype.to_complex()
     return dtype if tensor.is_floating_point() else tensor.dtype

@@ -3,13 +3,13 @@
 import numpy as np
 
 ROUNDING = 1e-7
-"""Of float32, as a share of the mean: what differs by less does not vary."""
+"""Rounding error of float32 as a share of the mean; a smaller deviation is treated as none."""
 
 
 class Moments:
-    """Mean and summed squares of the deviations of columns, merged sample by sample.
+    """Mean and sum of squared deviations of columns, merged sample by sample.
 
-    Chan, Golub and LeVeque's merge of two sets' moments (1979): no loss of digits for large means.
+    Merges the moments of two sets by Chan, Golub and LeVeque (1979), which loses no digits for large means.
     """
 
     def __init__(self, columns: int) -> None:
@@ -17,7 +17,7 @@ class Moments:
         self.mean, self.squares = np.zeros(columns), np.zeros(columns)
 
     def add(self, values: np.ndarray) -> None:
-        """Take a sample's values (n, columns), float64, of which there is at least one."""
+        """Add a sample's values (n, columns), float64, with n of at least 1."""
         size, sample_mean = len(values), values.mean(axis=0)
         total = self.count + size
         delta = sample_mean - self.mean
@@ -32,9 +32,9 @@ class Moments:
 
     @property
     def spread(self) -> np.ndarray:
-        """The standard deviation of each column, or 0 where the column only varies by rounding.
+        """The standard deviation of each column, or 0 if the column varies only by rounding.
 
-        No absolute limit: a diffusivity of 1e-14 m²/s varies, and an absolute pressure need not.
+        The limit is relative: a diffusivity of 1e-14 m²/s may vary, and an absolute pressure may not.
         """
         deviation = self.deviation
         return np.asarray(np.where(deviation <= ROUNDING * np.abs(self.mean), 0.0, deviation))

@@ -1,4 +1,4 @@
-"""Which samples make up each update, whatever the world size, and which points show a shape that is not drawn anew."""
+"""The samples of each update for any world size, and the points that represent a shape in evaluation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ import numpy as np
 
 
 class SampleKey(NamedTuple):
-    """One use of a sample: its position in the training split and the epoch, from which its random numbers follow.
+    """One use of a sample: its index in the training split and the epoch, which determine its random numbers.
 
-    Where a data set draws its samples itself, several times in an epoch maybe, the number of the use is in its place.
+    If a data set draws its samples itself, perhaps repeatedly in an epoch, the number of the use replaces the epoch.
     """
 
     sample: int
@@ -21,21 +21,21 @@ class SampleKey(NamedTuple):
 
 @dataclass(frozen=True)
 class GlobalOrder:
-    """The order of all samples of a run, defined before it is dealt to ranks.
+    """The order of all samples of a run, before they are divided among ranks.
 
-    The global batch of an update depends on (seed, epoch, position) alone, so 1, 2 or 8 ranks, with or
-    without accumulation, use the same samples in every update, and a resumed run goes on with the next one.
+    The global batch of an update depends only on (seed, epoch, position), so 1, 2 or 8 ranks, with or
+    without accumulation, use the same samples in every update, and a resumed run continues with the next ones.
     """
 
     samples: int
     effective_batch_size: int
     seed: int
     drawn: Callable[[int], Sequence[int] | np.ndarray] | None = None
-    """epoch → its samples, if the data set draws them itself; None: all of them, in a random order."""
+    """epoch → its samples, if the data set draws them itself; None: all samples in a random order."""
 
     @property
     def updates_per_epoch(self) -> int:
-        """Whole batches in an epoch; the samples left over differ from epoch to epoch."""
+        """The number of whole batches in an epoch; the samples left over differ from epoch to epoch."""
         return self.samples // self.effective_batch_size
 
     def global_batch(self, update: int) -> list[SampleKey]:
@@ -57,7 +57,7 @@ def _permutation(samples: int, seed: int, epoch: int) -> np.ndarray:
 class RankOrder:
     """The micro-batches of one rank, in order, from update `start` to update `stop`.
 
-    The ranks' shares lie side by side in the global batch; `micro_batch_sizes` sum to one rank's share.
+    The ranks' shares are consecutive parts of the global batch; `micro_batch_sizes` sum to one rank's share.
     """
 
     order: GlobalOrder
@@ -80,9 +80,9 @@ class RankOrder:
 
 
 def split_validation(samples: int, fraction: float) -> tuple[list[int], list[int]]:
-    """Cut a validation split from the training split: the indices of the samples of both, each ascending.
+    """Split off a validation split from the training split; return the indices of both, each ascending.
 
-    The cut does not follow the run's seed: runs that differ by seed alone are selected on the same samples.
+    The split does not depend on the run's seed: runs that differ only by seed are selected on the same samples.
     """
     held_out = min(round(samples * fraction), samples - 1)
     shuffled = np.random.default_rng([0, samples]).permutation(samples)
@@ -90,9 +90,9 @@ def split_validation(samples: int, fraction: float) -> tuple[list[int], list[int
 
 
 def share_evaluation(samples: int, world_size: int, size: int, *, together: bool = False) -> list[list[range]]:
-    """Return the batches of each rank, of at most `size` samples: together they count each sample exactly once.
+    """Return the batches of each rank, of at most `size` samples; together they contain each sample exactly once.
 
-    together: the same samples share a batch on any number of ranks, and none has few where others have many.
+    together: the same samples share a batch for any number of ranks, and the batches are about equally large.
     """
     if together:
         count = ceil(samples / size)
@@ -103,8 +103,8 @@ def share_evaluation(samples: int, world_size: int, size: int, *, together: bool
 
 
 def fixed_rows(available: int, wanted: int) -> np.ndarray:
-    """Return `wanted` of the rows 0 to `available`, or all, in an order that looks random and is always the same.
+    """Return `wanted` of the rows from 0 to `available`, or all of them, in a fixed pseudo-random order.
 
-    Strides would follow whatever order a mesh has.
+    A stride would follow the order of the mesh.
     """
     return np.random.default_rng(available).permutation(available)[:wanted]

@@ -4,7 +4,7 @@ The file is a standard safetensors file: eight bytes with the length of the head
 the raw data of the arrays, back to back. Each array holds all samples along its first axis, so that one sample of a
 field is one contiguous piece of the file. Layout and its limits: https://github.com/huggingface/safetensors#format
 
-Beside it lies its SHA-256, in the form that `sha256sum --check` reads. Without torch.
+Its SHA-256 is in a file beside it, in the format of `sha256sum --check`. No torch here.
 """
 
 import errno
@@ -28,19 +28,19 @@ from noether.common.atomic_write import flush, write_whole
 from noether.common.errors import RequestError, one_line
 from noether.core.data.shared_work import partial_name
 
-# safetensors names a type by its kind and its bits; the data are little-endian on every machine.
+# safetensors names a type by its kind and number of bits; the data are little-endian on every machine.
 _SIZES = {"F": (8, 4, 2), "I": (8, 4, 2, 1), "U": (8, 4, 2, 1)}
 DTYPES: dict[str, np.dtype[Any]] = {
     **{f"{kind}{8 * size}": np.dtype(f"<{kind.lower()}{size}") for kind, sizes in _SIZES.items() for size in sizes},
     "BOOL": np.dtype("?"),
 }
-"""The types that NumPy has too."""
+"""The types that NumPy also has."""
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
 
 
 @dataclass(frozen=True)
 class Spec:
-    """Type and shape of one array of a packed file; the first axis counts the samples."""
+    """Type and shape of one array of a packed file; the first axis is the samples."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -53,11 +53,11 @@ class Spec:
 
 @dataclass(frozen=True)
 class PackedArrays:
-    """The arrays of an open packed file, read from disk as they are touched.
+    """The arrays of an open packed file, read from disk on access.
 
     `arrays` maps each key to a memory map (samples, ...), copy-on-write: changes stay in this process.
-    Pickling passes on the path and the file is opened again there, so that a loader's worker shares the
-    pages in place of receiving a copy.
+    Pickling passes only the path, and the receiver opens the file again, so that a loader's worker shares the
+    pages instead of receiving a copy.
     """
 
     path: Path
@@ -74,33 +74,32 @@ class PackedArrays:
 
 
 WriteSamples = Callable[[int, Mapping[str, np.ndarray]], None]
-"""Writes samples `start`, `start + 1`, ...: of `start`, and for every key an array (samples written, ...)."""
+"""Writes samples from index `start` on; takes `start` and, for every key, an array (samples to write, ...)."""
 
 
 @contextmanager
 def packed_writer(path: Path, specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> Iterator[WriteSamples]:
-    """What writes the samples of a packed file, which appears under its name only once it is complete.
+    """Yield the function that writes the samples of a packed file, which gets its name only when complete.
 
-    The data go to a file beside `path`, which is flushed to disk and renamed on leaving the context, and removed if the
-    context is left by an exception. Samples that were never written are zeros. ValueError: there is no array, the
-    arrays differ in their number of samples, or the format lacks a type; when samples are written: a key, type or shape
-    differs from what was announced.
+    The data go to a temporary file beside `path`, which is flushed and renamed on leaving the context, or removed on an
+    exception. Samples that are never written are zeros. ValueError: there is no array, the arrays differ in their
+    number of samples, or the format lacks a type; on writing: a key, type or shape differs from `specs`.
     """
     header, offsets, total = _layout(specs, metadata)
     unfinished = path.with_name(partial_name(path.name))
     try:
         with open(unfinished, "xb") as file:
             file.write(struct.pack("<Q", len(header)) + header)
-            # Not through a memory map: there a full disk is a SIGBUS, here it is an OSError.
+            # Not through a memory map, where a full disk raises SIGBUS instead of OSError.
             file.truncate(total)
             yield partial(_write, file, specs, offsets)
         flush(unfinished)
-        write_digest(path, digest_of(unfinished))  # First, so that a kill leaves no file without one.
+        write_digest(path, digest_of(unfinished))  # First, so that a kill never leaves a file without its digest.
         os.replace(unfinished, path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    with suppress(OSError):  # Not every file system can, and the data are safe without it.
+    with suppress(OSError):  # Not every file system supports it, and the data are safe without it.
         flush(path.parent)
 
 
@@ -120,18 +119,18 @@ def _write(
 
 
 def memory_map(path: Path) -> np.ndarray:
-    """Return a file's bytes as a map, copy-on-write. It holds a descriptor of the file for as long as it lives."""
-    # As a plain array over the map: a memmap makes a Python object of its own class at every slice.
+    """Memory-map a file copy-on-write; the map keeps a descriptor of the file open."""
+    # As a plain array over the map: slicing a memmap creates an object of its Python class every time.
     return np.asarray(np.memmap(path, np.uint8, mode="c"))
 
 
 def open_packed(path: Path, bytes_of: Callable[[Path], np.ndarray] = memory_map) -> PackedArrays:
-    """Open a packed file; only its header is read. RequestError: it is missing, cut short, or laid out otherwise.
+    """Open a packed file, reading only its header. RequestError: it is missing, truncated, or has another layout.
 
-    bytes_of: maps the file.
+    bytes_of: maps the file into memory.
     """
     try:
-        with open(path, "rb") as file, safe_open(path, "np"):  # refuses what is cut short, has gaps or is no header
+        with open(path, "rb") as file, safe_open(path, "np"):  # refuses truncated files, gaps and invalid headers
             start = 8 + struct.unpack("<Q", file.read(8))[0]
             entries = json.loads(file.read(start - 8))
     except OSError as error:
@@ -158,19 +157,19 @@ def open_packed(path: Path, bytes_of: Callable[[Path], np.ndarray] = memory_map)
 
 
 def digest_path(path: Path) -> Path:
-    """Return where the digest of a file lies."""
+    """Return the path of a file's digest."""
     return path.with_name(f"{path.name}.sha256")
 
 
 def write_digest(path: Path, digest: str) -> None:
-    """Write the digest of a file beside it. OSError: the disk refuses."""
+    """Write a file's digest beside it. OSError: the disk refuses."""
     write_whole(digest_path(path), f"{digest}  {path.name}\n")
 
 
 def recorded_digest(path: Path) -> str:
-    """Return the digest that lies beside a file. OSError, ValueError: there is none."""
+    """Read the digest beside a file. OSError, ValueError: there is none."""
     beside = digest_path(path)
-    if not beside.is_file():  # A pipe would be waited for.
+    if not beside.is_file():  # Reading a pipe would block.
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(beside))
     return beside.read_text(encoding="ascii").partition(" ")[0]
 
@@ -182,9 +181,9 @@ def digest_of(path: Path) -> str:
 
 
 def check_digest(path: Path) -> None:
-    """Refuse a file that is not as it was written, or of which nothing tells whether it is.
+    """Refuse a file that does not match its digest, or has none.
 
-    Reads the whole file, which whoever asks is about to read anyway: a flipped bit would train other weights.
+    Reads the whole file, which the caller is about to read anyway: a flipped bit would change the trained weights.
     """
     name = digest_path(path).name
     try:
@@ -209,15 +208,15 @@ def check_digest(path: Path) -> None:
 
 
 def _layout(specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> tuple[bytes, dict[str, int], int]:
-    """Header, offset of each array in the file, and size of the file."""
+    """Return the header, the offset of each array in the file, and the size of the file."""
     names = {dtype: name for name, dtype in DTYPES.items()}
     for key, spec in specs.items():
         if spec.dtype not in names or not spec.shape:
             raise ValueError(f"{key}: {spec} cannot be packed; types are {', '.join(DTYPES)}")
     if len({spec.shape[0] for spec in specs.values()}) != 1:
         raise ValueError(f"arrays must share their number of samples: {dict(specs)}")
-    # The format forbids gaps, so an array is aligned if those before it fill whole lines. Wider types first
-    # keeps every array aligned to its own type in any case.
+    # The format forbids gaps, so an array is aligned only if those before it fill whole lines. Writing wider types
+    # first keeps every array at least aligned to its own type.
     order = sorted(specs, key=lambda key: (-specs[key].dtype.itemsize, specs[key].nbytes % ALIGNMENT != 0, key))
     entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0

@@ -1,4 +1,4 @@
-"""Which of a sample's points are used: all of them in evaluation, a fresh draw in every epoch of training."""
+"""Choose the points of a sample: all of them in evaluation, a new random draw in every epoch of training."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,30 +15,30 @@ Sample = dict[str, Tensor]
 """One sample: arrays by key. Arrays of one prefix (`surface_…`) share their first axis, the points."""
 
 GEOMETRY = "geometry_points"
-"""Key under which a model finds the shape itself: surface points, in random order."""
+"""Key of the points that represent the shape for a model: surface points in random order."""
 ANCHOR = "anchor_"
-"""Prefix of the points that a model attends to, where those are not the ones it is asked about."""
+"""Prefix of the points that a model attends to, if they differ from its query points."""
 STATISTICS_POINTS = 262_144
-"""Of a set of shuffled points, as many make a field's statistics: more would change them by a thousandth."""
+"""Points of a shuffled set used for a field's statistics; more would change them by only a thousandth."""
 KNOWN = ("points", "normals", "sdf")
-"""What is known of a point before the flow is solved; anchors may hold nothing else."""
+"""Arrays known at a point before the flow is solved; anchors may hold only these."""
 
 
 @dataclass(frozen=True)
 class PointSampler:
     """Draws points of a sample for one use of it in training.
 
-    The draw follows from (seed, epoch, sample) alone, so that neither the world size nor the number of
-    loader workers changes it.
+    The draw depends only on (seed, epoch, sample), so neither the world size nor the number of loader workers
+    changes it.
 
-    per_update: points drawn by prefix (`surface`, `volume`), other prefixes keep all their points; or one number, for
-        every set.
-    geometry: points given as the shape, of the set that `shape_key` names; None: all of them.
-    pad: whether samples of differing numbers of points may share a batch, padded: model and task read masks.
-    inputs: further keys that the model reads at each point, and so at anchors.
-    shuffled: whether the samples' points are in random order already: a draw is then of points that follow one another,
-        from a random start, so that a memory-mapped sample of any size is read by one contiguous piece.
-    evaluation: points by prefix that evaluation uses at most, the first of a shuffled sample; others: all.
+    per_update: {prefix (`surface`, `volume`): points to draw}, other prefixes keep all points; or one number for every
+        set.
+    geometry: the number of points that represent the shape, from the set of `shape_key`; None: all of them.
+    pad: True if samples with different numbers of points may share a padded batch: model and task read masks.
+    inputs: further keys that the model reads at each point, and therefore at anchors.
+    shuffled: True if the samples' points are stored in random order: a draw then takes consecutive points from a random
+        start, so that a memory-mapped sample of any size is read as one contiguous piece.
+    evaluation: {prefix: the most points that evaluation uses}, the first of a shuffled sample; other prefixes: all.
     """
 
     seed: int
@@ -50,14 +50,14 @@ class PointSampler:
     evaluation: Mapping[str, int] = field(default_factory=dict)
 
     def for_training(self, sample: Sample, key: SampleKey) -> Sample:
-        """Return the sample with fresh draws of its query points and of the points that show its shape."""
+        """Return the sample with a new draw of its query points and of the points that represent its shape."""
         drawn = dict(sample)
         shape = _shape_of(sample)
         if shape is None and not self.per_update:
-            return drawn  # Nothing is drawn: a generator costs as much as reading a small sample.
+            return drawn  # Skip the generator if nothing is drawn: it costs as much as reading a small sample.
         rng = np.random.default_rng([self.seed, key.epoch, key.sample])
         if shape is not None:
-            # Without a limit too the order is drawn anew: a model that takes the first n must not favour any.
+            # Draw a new order even without a limit: a model that takes the first n points must not favour any.
             drawn[GEOMETRY] = self._draw(rng, len(shape), self.geometry)(shape)
         for prefix, count in self._counts(sample).items():
             if keys := point_keys(sample, prefix):
@@ -66,10 +66,10 @@ class PointSampler:
         return drawn
 
     def for_evaluation(self, sample: Sample) -> Sample:
-        """Return the sample with all its points; the shape is shown by some of its surface points, always the same.
+        """Return the sample with all its points; a fixed choice of its surface points represents the shape.
 
-        A set of which training draws some is also shown by as many anchors (`anchor_surface_points`, …): models
-        in which points attend to points then attend to as many as they have learned with.
+        A set from which training draws points also gets as many anchors (`anchor_surface_points`, …), so that models
+        with attention between points attend to as many points as in training.
         """
         drawn = first_points(sample, self.evaluation)
         if (shape := _shape_of(sample)) is not None:
@@ -82,12 +82,12 @@ class PointSampler:
         return drawn
 
     def for_statistics(self, sample: Sample) -> Sample:
-        """Return the sample with the points that a field's statistics are made of: all, or enough of the shuffled."""
+        """Return the sample with the points used for a field's statistics: all, or enough of the shuffled ones."""
         prefixes = [key.removesuffix("_points") for key in sample if key.endswith("_points")]
         return first_points(sample, dict.fromkeys(prefixes, STATISTICS_POINTS)) if self.shuffled else sample
 
     def _counts(self, sample: Sample) -> Mapping[str, int]:
-        """How many points of each set are drawn."""
+        """Return the number of points to draw from each set."""
         if not isinstance(self.per_update, int):
             return self.per_update
         sets = (key.removesuffix("_points") for key in sample if key.endswith("_points") and key != GEOMETRY)
@@ -109,15 +109,15 @@ class PointSampler:
 
 
 def shape_key(keys: Iterable[str]) -> str | None:
-    """Return the key of the points that show the shape; None where there are no points.
+    """Return the key of the points that represent the shape; None if there are no points.
 
-    These are the sample's own geometry_points where it gives them, else its surface, else its first set of points: a
-    solid is known by its own points.
+    These are the sample's geometry_points if it has them, else its surface, else its first set of points, such as the
+    points of a solid.
     """
     return _shape_key(tuple(keys))
 
 
-@lru_cache(maxsize=64)  # Asked for every sample of every batch; the samples of a data set have the same keys.
+@lru_cache(maxsize=64)  # Called for every sample of every batch; the samples of a data set have the same keys.
 def _shape_key(keys: tuple[str, ...]) -> str | None:
     sets = [key for key in keys if key.endswith("_points") and not key.startswith(ANCHOR)]
     return next((key for key in (GEOMETRY, "surface_points") if key in sets), sets[0] if sets else None)
@@ -129,7 +129,7 @@ def _shape_of(sample: Sample) -> Tensor | None:
 
 
 def first_points(sample: Sample, most: Mapping[str, int]) -> Sample:
-    """Return the sample with the first points of the named sets alone."""
+    """Return the sample with only the first points of the named sets."""
     shorter = dict(sample)
     for prefix, count in most.items():
         shorter.update({key: sample[key][:count] for key in point_keys(sample, prefix)})
@@ -140,16 +140,16 @@ def point_keys(sample: Sample, prefix: str) -> list[str]:
     """Return the keys of a prefix's arrays that have one row per point."""
     if (reference := sample.get(f"{prefix}_points")) is None:
         return []
-    # Asked for every sample of every batch: `len` of a tensor takes ten times as long as its shape.
+    # Called for every sample of every batch: `len` of a tensor takes ten times as long as its shape.
     start, rows = f"{prefix}_", reference.shape[0]
     return [key for key, value in sample.items() if key.startswith(start) and value.ndim and value.shape[0] == rows]
 
 
 def pad_samples(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the samples with equal numbers of points in each set (surface, volume, geometry, …).
+    """Pad the samples to equal numbers of points in each set (surface, volume, geometry, …).
 
-    Where the samples of a batch differ in a set's points, zeros are appended to its arrays and `<set>_mask`
-    (N,) says which points are real; where they do not differ, nothing is added.
+    If the samples of a batch have different numbers of points in a set, append zeros to its arrays and add
+    `<set>_mask` (N,), which is True for real points; otherwise add nothing.
     """
     padded = [dict(sample) for sample in samples]
     for points in [key for key in samples[0] if key.endswith("_points")]:
@@ -157,7 +157,7 @@ def pad_samples(samples: Sequence[Sample]) -> list[Sample]:
         if len(counts) < len(samples) or min(counts) == max(counts):
             continue
         prefix, most = points.removesuffix("_points"), max(counts)
-        # By chance one sample's other arrays may have as many rows as it has points; not every sample's.
+        # An unrelated array may have as many rows as points by chance in one sample, but not in every sample.
         keys = set.intersection(*(set(point_keys(sample, prefix)) for sample in samples))
         for sample, count in zip(padded, counts, strict=True):
             for key in keys:
@@ -168,17 +168,17 @@ def pad_samples(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def mask_key(points: str) -> str:
-    """The key of a set's mask, from the key of its points."""
+    """Return the key of a set's mask from the key of its points."""
     return f"{points.removesuffix('_points')}_mask"
 
 
 def mask_of(batch: dict[str, Tensor], points: str) -> Tensor | None:
-    """Which points of a set are real, (B, N) bool; None where all are."""
+    """Return the mask (B, N) of a set's real points; None if all are real."""
     return batch.get(mask_key(points))
 
 
 def mean_of_points(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Each sample's mean (B,) of values (B, N, C) over its real points and all channels."""
+    """Return each sample's mean (B,) of values (B, N, C) over its real points and all channels."""
     if mask is None:
         return values.mean(dim=(1, 2))
     kept = values.masked_fill(~mask.unsqueeze(-1), 0)

@@ -1,4 +1,4 @@
-"""Makes data once, in a locked folder, and shares the work among processes that may crash."""
+"""Make data once, in a locked folder, and share the work among processes that may crash."""
 
 import errno
 import fcntl
@@ -29,13 +29,13 @@ Item = TypeVar("Item")
 
 
 def silent(done: int, total: int) -> None:
-    """The progress of work that nobody watches."""
+    """Ignore progress: for work that nobody watches."""
 
 
 def cache_root() -> Path:
-    """The user's cache: $XDG_CACHE_HOME, or ~/.cache where that is unset or relative.
+    """Return the user's cache: $XDG_CACHE_HOME, or ~/.cache if that is unset or relative.
 
-    (The XDG base directory specification has relative paths ignored.) RequestError where there is no home folder.
+    (The XDG base directory specification ignores relative paths.) RequestError: there is no home folder.
     """
     variable = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
@@ -48,11 +48,11 @@ def cache_root() -> Path:
 
 @contextmanager
 def locked(folder: Path, leftovers: str = ".*.partial") -> Iterator[None]:
-    """Make the folder, hold its lock, and remove what killed processes left there.
+    """Create the folder, hold its lock, and remove files that killed processes left there.
 
-    The system releases the lock when this process ends in whatever way. Some network file systems know no locks. Work
-    goes on without one there: two processes then make the same file twice, each under its own temporary name, and the
-    last rename wins with the same content.
+    The system releases the lock however this process ends. Some network file systems do not support locks. There, work
+    continues without one: two processes may make the same file, each under its own temporary name, and the last rename
+    wins with the same content.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "a") as file:
@@ -69,14 +69,14 @@ def locked(folder: Path, leftovers: str = ".*.partial") -> Iterator[None]:
 
 
 def partial_name(name: str) -> str:
-    """Return the name of a file or folder while this process writes it."""
+    """Return the temporary name of a file or folder that this process writes."""
     return f".{name}.{socket.gethostname()}.{os.getpid()}-{secrets.token_hex(4)}.partial"
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Return whether a killed process of this host left it, or by its age one of another host.
+    """Return whether a killed process of this host left the file, or, judged by its age, one of another host.
 
-    The lock does not tell: where locks do not work between hosts, another may be writing.
+    The lock does not prove it: if locks do not work between hosts, another host may be writing.
     """
     before, _, process = path.name.removesuffix(".partial").rpartition(".")
     pid = process.partition("-")[0]
@@ -88,13 +88,13 @@ def _is_abandoned(path: Path) -> bool:
 def surviving_map(
     function: Callable[[Item], Any], items: Iterable[Item], workers: int
 ) -> Iterator[tuple[Item, Any | RequestError]]:
-    """Yield (item, result) in the order of completion; the result is a RequestError where the item was refused.
+    """Yield (item, result) in the order of completion; the result is a RequestError if the item was refused.
 
-    Items are taken from their iterable only as processes come free. When a process dies (a reader of VTK crashed, or
-    the system was out of memory), nobody knows which of the items under way it had: each of them is then made again
+    Items are taken from the iterable only when a process is free. If a process dies (a VTK reader crashed, or the
+    system ran out of memory), it is unknown which item it was working on: each item in progress is then retried
     alone, and the one that kills its process again is refused.
 
-    workers: processes; 0, or a daemon, which may have none, works in this process.
+    workers: the number of processes; with 0, or in a daemon, which may not start any, work in this process.
     """
     waiting = iter(items)
     if not workers or multiprocessing.current_process().daemon:
@@ -119,8 +119,8 @@ def surviving_map(
 def _run(
     function: Callable[[Item], Any], waiting: Iterator[Item], workers: int
 ) -> Generator[tuple[Item, Any | RequestError], None, list[Item]]:
-    """Yield as `surviving_map` does until a process dies; return the items that were under way then."""
-    # Spawned: the caller may have threads.
+    """Yield like `surviving_map` until a process dies; return the items then in progress."""
+    # Spawn, because the caller may have threads.
     executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     running: dict[Future[Any], Item] = {}
     taken: list[Item] = []
@@ -145,8 +145,8 @@ def _run(
 
 
 def _end_with_parent() -> None:
-    """Have a worker end when its parent is gone, however that ended: the pool itself would wait for ever."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    """Make a worker end when its parent is gone, however it ended: the pool itself would wait forever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     parent = multiprocessing.parent_process()
     if not die_with_parent() and parent is not None:  # Not on Linux.
         threading.Thread(target=_end_after, args=(parent,), daemon=True).start()

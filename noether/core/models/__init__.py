@@ -1,1 +1,1 @@
-"""A batch to predictions: building a model, and the models of images."""
+"""Models: build one by its kind, and the models of images."""

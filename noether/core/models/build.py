@@ -1,4 +1,4 @@
-"""Builds the model that `model.kind` names, with its options."""
+"""Build the model that `model.kind` names, with its options."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -15,21 +15,21 @@ from noether.core.data.layout import Layout
 from noether.registry import code_of
 
 REGISTRY = code_of("model")
-"""The models that come with noether, by the short name that `model.kind` takes."""
+"""The built-in models by the short name that `model.kind` takes."""
 
 
 def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.Module:
-    """Make the model that `model.kind` names, with freshly drawn weights (from torch's global generator).
+    """Build the model that `model.kind` names, with new random weights (from torch's global generator).
 
-    kind: a name of `REGISTRY`, or the dotted path of a user's own model: an `nn.Module` class, or a function that
-        returns one. Its `forward` takes a batch (dict of tensors) and returns predictions (dict of tensors).
-    layout: what the task has the model predict and read; given to every model that has an argument `layout`.
-    options: the keyword arguments of the model, the other entries of the `model` section.
+    kind: a name in `REGISTRY`, or the dotted path of a user's model: an `nn.Module` class, or a function that returns
+        one. Its `forward` takes a batch (dict of tensors) and returns predictions (dict of tensors).
+    layout: the task's inputs and outputs, passed to every model with an argument `layout`.
+    options: the keyword arguments of the model: the other entries of the `model` section.
 
-    `input` (a key, or several) and `output` among the options of a user's own model are the names of the tensors
-    that it takes and returns, for a model that is not written for dictionaries.
+    The options `input` (one key or several) and `output` of a user's model name the tensors that it takes and returns,
+    for a model that does not work on dictionaries.
 
-    RequestError: no such model, not a model, an option that it does not have, or one that it lacks.
+    RequestError: no such model, not a model, an unknown option, or a missing one.
     """
     component, inputs, output = model_component(kind, options, {"layout": layout} if layout is not None else {})
     model: nn.Module = component.build()
@@ -39,7 +39,7 @@ def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.M
 def model_component(
     kind: str, options: Mapping[str, Any], offered: Mapping[str, Any]
 ) -> tuple[Component, tuple[str, ...], str]:
-    """Return what `model.kind` names, the keys of the tensors that it takes, and the name of the one it returns."""
+    """Return the component of `model.kind`, the keys of the tensors it takes, and the name of the one it returns."""
     named = {} if kind in REGISTRY else {name: options[name] for name in ("input", "output") if name in options}
     asked = named.get("input") or ()
     inputs = (asked,) if isinstance(asked, str) else tuple(asked)
@@ -55,16 +55,16 @@ def model_class(kind: str) -> Any:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """The number of trained and frozen scalars in the model's parameters; buffers are not counted."""
+    """Return the number of trained and frozen scalars in the model's parameters, without buffers."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 class TensorModel(nn.Module):
-    """Calls a model with tensors of the batch, and returns its result under a name.
+    """Adapts a model that takes and returns tensors to batches and predictions, which are dictionaries.
 
-    model: takes one tensor (B, …) for each of `inputs`, or the whole batch where there are none.
-    inputs: the keys of the batch that it takes, in its order.
-    output: the name that its result gets; "" where it returns a dictionary itself.
+    model: takes one tensor (B, …) for each of `inputs`, or the whole batch if there are none.
+    inputs: the keys of the batch that it takes, in this order.
+    output: the name for its result; "" if it returns a dictionary itself.
     """
 
     def __init__(self, model: nn.Module, inputs: tuple[str, ...], output: str) -> None:
@@ -81,7 +81,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Recomputable(nn.Module):
-    """A block whose methods marked `recomputed` can be recomputed; `recomputes` says whether they are."""
+    """A block whose methods marked `recomputed` are recomputed in the backward pass if `recomputes` is True."""
 
     recomputes = False
 
@@ -89,7 +89,7 @@ class Recomputable(nn.Module):
 def recomputed(method: Method) -> Method:
     """Mark a method of a `Recomputable` whose activations need not be kept.
 
-    Random numbers and autocast are the first pass's, so that the gradients are the same bit for bit.
+    Recomputing reuses the random state and autocast of the first pass, so the gradients are bit-identical.
     """
 
     @wraps(method)
@@ -102,7 +102,7 @@ def recomputed(method: Method) -> Method:
 
 
 def recompute_blocks(model: nn.Module) -> int:
-    """Has every block of a model recompute its activations; returns how many there are.
+    """Make every `Recomputable` block of a model recompute its activations; return the number of blocks.
 
     RequestError: the model has no such block.
     """

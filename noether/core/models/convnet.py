@@ -6,10 +6,10 @@ from torch.nn import functional as F
 
 
 class ConvNet(nn.Module):
-    """Classes of images, in the shape that LeNet-5 gave such networks (LeCun et al., 1998).
+    """Classifier of images with the architecture of LeNet-5 (LeCun et al., 1998).
 
-    Two 3 × 3 convolutions, 2 × 2 max pooling, a hidden linear layer, with dropout before each linear layer. At the
-    defaults 1,199,882 parameters. `ConvNetConfig` says what its arguments are.
+    Two 3 × 3 convolutions, 2 × 2 max pooling, a hidden linear layer, with dropout before each linear layer. It has
+    1,199,882 parameters by default. `ConvNetConfig` describes the arguments.
     """
 
     def __init__(

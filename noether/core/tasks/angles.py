@@ -1,6 +1,6 @@
-"""Angles that jump, as a phase does at ±180: stored and learned as cosine and sine, which do not.
+"""Represent periodic angles, such as a phase that jumps at ±180, by cosine and sine, which are continuous.
 
-Arrays and tensors alike; errors are taken modulo the period.
+Works on arrays and tensors; errors are taken modulo the period.
 """
 
 from math import pi
@@ -11,11 +11,11 @@ import numpy as np
 from noether.config.section import FieldConfig
 
 Period = tuple[float, float]
-"""The range in which files have the angle, such as (-180, 180); it jumps from one end to the other."""
+"""The range of the angle in the files, such as (-180, 180); the angle jumps from one end to the other."""
 
 
 def as_pair(angles: Any, period: Period) -> Any:
-    """Return angles (…) as cosine and sine (…, 2) of their share of the period."""
+    """Return angles (…) as cosine and sine (…, 2) of 2π times their fraction of the period."""
     library, turns = _library(angles), 2 * pi * angles / (period[1] - period[0])
     return library.stack([library.cos(turns), library.sin(turns)], -1)
 
@@ -28,7 +28,7 @@ def as_angle(pairs: Any, period: Period) -> Any:
 
 
 def as_nearest(angles: Any, truth: Any, period: Period | None) -> Any:
-    """Return angles moved by whole periods to where they are nearest to the truth; other fields as they are."""
+    """Return angles shifted by whole periods to be nearest to the truth; without a period, return them unchanged."""
     if period is None:
         return angles
     length = period[1] - period[0]
@@ -36,9 +36,9 @@ def as_nearest(angles: Any, truth: Any, period: Period | None) -> Any:
 
 
 def in_units(field: FieldConfig, prediction: Any, truth: Any) -> tuple[Any, Any]:
-    """Return prediction and truth (…, C) as users have them; of an angle (…, 1), the prediction nearest to the truth.
+    """Return prediction and truth (…, C) in users' units; for an angle (…, 1), shift the prediction near the truth.
 
-    It may lie beyond the range by up to half a period, so that a difference is the error modulo the period.
+    It may lie beyond the range by up to half a period, so that the difference is the error modulo the period.
     """
     if field.period is None:
         return prediction, truth
@@ -47,14 +47,14 @@ def in_units(field: FieldConfig, prediction: Any, truth: Any) -> tuple[Any, Any]
 
 
 def as_arc(beside: np.ndarray, period: Period | None) -> np.ndarray:
-    """Return how far cosine and sine, of a circle of radius 1, may be off (…, 2), as an angle (…); others as given."""
+    """Convert half-widths of cosine and sine (…, 2) into that of the angle (…); return others unchanged."""
     if period is None:
         return beside
     return np.asarray(np.linalg.norm(beside, axis=-1) * (period[1] - period[0]) / (2 * pi))
 
 
 def _library(values: Any) -> Any:
-    """NumPy or torch, whose functions have the same names here."""
+    """Return NumPy or torch, whose functions used here have the same names."""
     if isinstance(values, np.ndarray):
         return np
     import torch

@@ -18,11 +18,11 @@ from noether.runs.metrics import Metric
 
 Predictions = dict[str, Tensor]
 SampleMetrics = dict[str, Tensor]
-"""Metrics of each sample of a batch, (B,) by name: gathered over ranks, so that each sample counts once."""
+"""{metric: values (B,)} of the samples of a batch. They are gathered over ranks, so that each sample counts once."""
 
 
 class Evaluated(Predictions):
-    """Predictions of an evaluation, in the model's units, with what they are in physical ones once that is known."""
+    """Predictions of an evaluation in the model's units, with their physical values cached once computed."""
 
     physical: Predictions | None = None
 
@@ -30,64 +30,64 @@ class Evaluated(Predictions):
 class Task:
     """Turns predictions into a loss and metrics. A user's own task derives from this and must define `loss`.
 
-    The other methods have defaults. The metrics are the loss of each sample (of its batch where samples are compared);
-    the others say what is known of them, which point errors an evaluation collects, which baselines are scored beside
-    it, and which parts a report has.
+    The other methods have defaults. By default the metrics are each sample's loss (its batch's loss if samples are
+    compared). Further methods describe the metrics, and choose the point errors that an evaluation collects, the
+    baselines scored beside it, and the parts of a report.
     """
 
     reads_masks = False
-    """Whether padded batches are understood: points where `<set>_mask` is False count nothing."""
+    """True if the task handles padded batches: points with a False `<set>_mask` do not count."""
     compares_samples: bool | None = None
-    """Whether the loss is no mean over samples, but depends on which share a batch; None: found out by trying it."""
+    """True if the loss depends on which samples share a batch, False if it is a mean over samples; None: tried out."""
     fields: Mapping[str, FieldConfig] = {}
-    """The fields at points that are predicted; pictures, baselines and files for ParaView are made of these."""
+    """The predicted fields at points, used for pictures, baselines and files for ParaView."""
     inputs: tuple[str, ...] = ()
-    """Keys that the model reads at each point beside what is known of the shape."""
+    """Keys that the model reads at each point besides the shape's own."""
     baselines: bool = False
-    """Whether the metrics of `evaluation.baselines` stand beside the model's."""
+    """True if baselines are scored beside the model in an evaluation."""
     report_parts: tuple[str, ...] = ("errors",)
-    """Which parts of a report make sense: errors, cases, scalars, distributions, classes."""
+    """The parts of a report that apply: errors, cases, scalars, distributions, classes."""
 
     @property
     def truths(self) -> tuple[str, ...]:
-        """The keys of a sample that are scored against, and that no model is to read. Default: the fields."""
+        """The keys of a sample that hold the truth, which no model may read. Default: the fields."""
         return tuple(self.fields)
 
     @property
     def case_inputs(self) -> tuple[str, ...]:
-        """The keys of what a model reads of a whole case. Default: none."""
+        """The keys of inputs that belong to a whole case. Default: none."""
         return ()
 
     @property
     def predicted(self) -> tuple[str, ...]:
-        """The names of what a model predicts. Default: the fields."""
+        """The names of a model's predictions. Default: the fields."""
         return tuple(self.fields)
 
     def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        """Look at one sample, and at what the data set says of itself, before anything is built. Default: nothing.
+        """Examine one sample and the data set's `about` before anything is built. Default: do nothing.
 
-        RequestError: the samples cannot be what this task was configured for.
+        RequestError: the samples do not fit the task's configuration.
         """
 
     def layout(self) -> Layout | None:
-        """Return what a model must predict and read; None: a model is built from its own options alone."""
+        """Return the names and widths of a model's inputs and outputs; None: its options alone define the model."""
         return None
 
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
-        """Compute what the task must know of the training split (statistics), of samples that have been checked.
+        """Compute statistics of the training split from checked samples.
 
-        Default: nothing.
+        Default: do nothing.
         """
 
     def state(self) -> dict[str, Any]:
-        """Return what `fit` found, for JSON: it is stored in every checkpoint."""
+        """Return the results of `fit` in a form for JSON; every checkpoint stores them."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return the batch as the model sees it (scaled, standardised). Default: as it is."""
+        """Return the batch as the model receives it (scaled, standardised). Default: unchanged."""
         return batch
 
     def loss(self, predictions: Predictions, batch: Batch) -> Tensor:
@@ -96,32 +96,32 @@ class Task:
 
     @property
     def updates_itself(self) -> bool:
-        """Whether the task makes its own updates, by `update`: the trainer then never asks for `loss` or `counts`."""
+        """True if the task makes its own updates by `update`; the trainer then never calls `loss` or `counts`."""
         return type(self).update is not Task.update
 
     def optimizers(self, model: nn.Module) -> Mapping[str, nn.Module | Sequence[nn.Parameter]]:
-        """Return the parts of the model, modules or parameters, that `update` steps, by the names of their optimisers.
+        """Return {name of the optimiser: the module or parameters that it steps} for `update`.
 
-        Each part has an optimiser as the settings describe it. Each parameter that is trained belongs to one part.
-        Default: the children of the model that have something to train.
+        Each part gets an optimiser as the settings describe it. Each trained parameter belongs to exactly one part.
+        Default: the children of the model that have parameters to train.
         """
         children = model.named_children()
         return {name: part for name, part in children if any(one.requires_grad for one in part.parameters())}
 
     def update(self, batch: Batch, model: nn.Module, optimizers: Any) -> Mapping[str, Tensor | float]:
-        """Make one update by itself, of this rank's share of the batch, and return numbers that are logged.
+        """Make one update with this rank's share of the batch, and return numbers to log.
 
         `batch` is prepared. `optimizers[NAME].step(loss, rate=1.0)` makes one step of a part: gradients of that part
-        alone, their mean over the ranks, clipping, and a step at `rate` times the schedule's learning rate. Every rank
-        has to make the same steps. `optimizers.updates`: how many updates were made before. Default: the trainer makes
-        the update, of `loss`.
+        only, their mean over the ranks, clipping, and a step at `rate` times the schedule's learning rate. Every rank
+        must make the same steps. `optimizers.updates` is the number of updates already made. Default: the trainer makes
+        the update, from `loss`.
         """
         raise NotImplementedError
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Return metrics of each sample, (B,) by name, `loss` among them. `batch` is as the data set gave it.
+        """Return the metrics of each sample, (B,) by name, including `loss`. `batch` is as the data set returned it.
 
-        Default: the loss of each sample by itself; where the loss compares samples, that of the batch.
+        Default: the loss of each sample alone; if the loss compares samples, the loss of the batch.
         """
         prepared = self.prepare(batch)
         samples = len(next(iter(prepared.values())))
@@ -135,43 +135,43 @@ class Task:
         return {"loss": torch.stack(each)}
 
     def counts(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Return sums over a training batch's samples, scalars by name, of which each epoch ends with the means.
+        """Return sums over a training batch's samples, scalars by name; their means are logged after each epoch.
 
-        Default: nothing, and no line for an epoch.
+        Default: an empty dict, and no line for an epoch.
         """
         return {}
 
     def final_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Return metrics of physical predictions, a baseline's too, for a final evaluation. Default: nothing."""
+        """Return metrics of physical predictions, also a baseline's, for a final evaluation. Default: none."""
         return {}
 
     def to_physical(self, predictions: Predictions) -> Predictions:
-        """Return predictions in physical units. Default: as they are."""
+        """Return predictions in physical units. Default: unchanged."""
         return predictions
 
     def size_key(self, name: str, keys: Iterable[str]) -> str | None:
-        """Return the key of the area or volume of a field's points, of those that samples have. Default: none."""
+        """Return the key of the areas or volumes of a field's points, one of `keys`. Default: None."""
         return None
 
     def describe_metrics(self) -> Iterable[Metric]:
-        """Return what is known of the metrics that `summarise` returns: unit, direction. Default: nothing."""
+        """Return unit and direction of the metrics that `summarise` returns. Default: none."""
         return ()
 
     def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Turn the metrics of all samples, (S,) by name, into those of the split. Default: their means."""
+        """Turn the metrics of all samples, (S,) by name, into metrics of the split. Default: their means."""
         return {name: float(np.mean(values)) for name, values in samples.items()}
 
     def ranking(self, samples: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the errors (S,), of the metrics of all samples, by which cases are shown. Default: the loss."""
+        """Return the errors (S,) that rank the cases to show, from the metrics of all samples. Default: the loss."""
         return samples["loss"]
 
     def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Return what else result.json says of a split, from its samples' metrics and its own. Default: nothing."""
+        """Return further entries of result.json for a split, from its samples' and its own metrics. Default: none."""
         return {}
 
 
 def check_state(task: Task, before: Mapping[str, Any]) -> None:
-    """Refuse a task that has fitted what neither a checkpoint nor another rank would get; `before`: its attributes."""
+    """Refuse a task that fitted attributes which its `state` omits; `before`: its attributes before `fit`."""
     kind, state = type(task).__name__, task.state()
     fitted = [name for name, value in vars(task).items() if before.get(name) is not value]
     lost = not state or type(task).load_state is Task.load_state
@@ -191,7 +191,7 @@ def check_state(task: Task, before: Mapping[str, Any]) -> None:
 def check_predictions(predictions: Any, shapes: Mapping[str, tuple[int, ...]], fix: str) -> None:
     """Refuse predictions of the wrong shape, which would be broadcast and silently trained on.
 
-    shapes: what is expected, by name.
+    shapes: the expected shapes by name.
     """
 
     fix = f"fix the forward of model.kind, or {fix}"
@@ -214,16 +214,16 @@ def by_channel(values: Tensor, *, batched: bool = False) -> Tensor:
 
 
 REGISTRY = code_of("task")
-"""The tasks that come with noether, by the short name that `task.kind` takes."""
+"""The built-in tasks by the short name that `task.kind` takes."""
 
 
 def task_component(kind: str, options: Mapping[str, Any]) -> Component:
-    """Return what `task.kind` names: one of ours, or the user's own by dotted path."""
+    """Return the component that `task.kind` names: a built-in task, or user code by dotted path."""
     needed = {"loss": ("the mean loss over the batch's samples, a scalar tensor", "update")}
     return Component("task", kind, options, REGISTRY, base=Task, calls=methods_of(Task), needed=needed)
 
 
 def build_task(kind: str, **options: Any) -> Task:
-    """Make the task that `task.kind` names. RequestError: there is none, or no run can call it with these options."""
+    """Build the task that `task.kind` names. RequestError: there is none, or it does not accept these options."""
     task: Task = task_component(kind, options).build()
     return task

@@ -1,4 +1,4 @@
-"""Classification: one class of several for each sample; cross-entropy, and the share that is right."""
+"""Classification: one class for each sample, trained by cross-entropy and scored by accuracy."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,10 +15,10 @@ from noether.runs.metrics import Metric
 
 
 class ClassificationTask(Task):
-    """One class of several.
+    """Classification into one of several classes.
 
     The model predicts `logits` (B, classes); the samples hold the true class as an integer scalar.
-    `ClassificationTaskConfig` says what the arguments are.
+    `ClassificationTaskConfig` describes the arguments.
     """
 
     report_parts = ("errors", "classes")
@@ -36,11 +36,11 @@ class ClassificationTask(Task):
 
     @property
     def predicted(self) -> tuple[str, ...]:
-        """What a model predicts."""
+        """The name of the model's prediction."""
         return ("logits",)
 
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
-        """Check the training split's classes: a GPU would answer a wrong one with a device-side assertion."""
+        """Check the training split's classes; on a GPU an invalid one would raise a device-side assertion."""
         for sample in samples:
             if self.label in sample:
                 self._check_labels(sample[self.label].reshape(-1))
@@ -51,7 +51,7 @@ class ClassificationTask(Task):
         return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Return per sample: the cross-entropy, 1 where the likeliest class is right, that class and the true one."""
+        """Return for each sample: cross-entropy, 1 if the likeliest class is right, that class, and the true class."""
         logits, labels = self._checked(predictions, batch)
         self._check_labels(labels)
         likeliest = logits.argmax(dim=1)
@@ -63,12 +63,12 @@ class ClassificationTask(Task):
         }
 
     def counts(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Return how many samples of a training batch are right."""
+        """Return the number of correctly classified samples of a training batch."""
         logits, labels = self._checked(predictions, batch)
         return {"accuracy": (logits.argmax(dim=1) == labels).sum()}
 
     def describe_metrics(self) -> Iterable[Metric]:
-        """Yield that the accuracy is a share, and that only the loss of training has smoothed labels."""
+        """Describe the accuracy as a share, and note that only the training loss uses smoothed labels."""
         yield Metric("accuracy", "%", better="higher", label="accuracy", headline=True)
         if self.label_smoothing:
             yield Metric("loss", better="lower", label="loss (smoothed labels in training)")
@@ -78,13 +78,13 @@ class ClassificationTask(Task):
         return {name: float(np.mean(samples[name])) for name in ("loss", "accuracy")}
 
     def confusion(self, samples: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return how often each true class (row) was taken for each class (column): (classes, classes) counts."""
+        """Return the confusion matrix (classes, classes): counts by true class (row) and predicted class (column)."""
         counts = np.zeros((self.classes, self.classes), int)
         np.add.at(counts, (samples["class/truth"].astype(int), samples["class/prediction"].astype(int)), 1)
         return counts
 
     def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Return what result.json says of the classes: their names and the confusion matrix."""
+        """Return the entries of result.json for the classes: their names and the confusion matrix."""
         return {"classes": {"names": list(self.names), "confusion": self.confusion(samples).tolist()}}
 
     def _checked(self, predictions: Predictions, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ class ClassificationTask(Task):
         labels = batch[self.label].reshape(-1)
         check_predictions(predictions, {"logits": (len(labels), self.classes)}, "task.classes")
         logits = predictions["logits"]
-        # Under autocast they come in half precision, where a logarithm of a sum of exponentials is coarse.
+        # Under autocast they are in half precision, too coarse for a logarithm of a sum of exponentials.
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits, labels
 
     def _check_labels(self, labels: Tensor) -> None:
