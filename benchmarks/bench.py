@@ -3,8 +3,8 @@
     python benchmarks/bench.py [NAME ...] [--out FOLDER] [--list]
 
 Each runs in a process of its own with a time limit and writes FOLDER/NAME.json (default: benchmarks/results/bench), so
-that what is measured stays where one fails. Then the charts and the table of docs/performance.md are drawn anew from
-those files. Exit code 1 where one failed. A goal that was missed is said and is not a failure: other work on the
+that what is measured stays where one fails. Then the charts of docs/performance.md and FOLDER/table.md are drawn anew
+from those files. Exit code 1 where one failed. A goal that was missed is said and is not a failure: other work on the
 machine may be why.
 """
 

@@ -1,9 +1,10 @@
-"""Draws the charts and the table of docs/performance.md from the JSON of the benchmarks: `make bench-charts`.
+"""Draws the charts of docs/performance.md and their table from the JSON of the benchmarks: `make bench-charts`.
 
     python benchmarks/charts.py [FOLDER]
 
-Reads FOLDER/*.json (default: benchmarks/results/bench), writes docs/images/performance-*.svg and the part of
-docs/performance.md between the two marks. Losses are drawn as wins are: every row with a goal is in the table.
+Reads FOLDER/*.json (default: benchmarks/results/bench), writes docs/images/performance-*.svg, the part of
+docs/performance.md between the two marks, and FOLDER/table.md. Losses are drawn as wins are: every row with a goal is
+in the table.
 """
 
 import json
@@ -97,7 +98,7 @@ def conditions(results: dict[str, Any]) -> str:
 
 
 def draw(folder: Path, images: Path = IMAGES, page: Path = PAGE) -> None:
-    """Draw all charts that have rows, and renew the page's part."""
+    """Draw all charts that have rows, and renew the page's part and the table."""
     results, shown = load(folder), []
     if not results:
         sys.exit(f"no results of benchmarks in {folder}; the page stays as it is")
@@ -110,8 +111,9 @@ def draw(folder: Path, images: Path = IMAGES, page: Path = PAGE) -> None:
     text = page.read_text()
     before, rest = text.split(BEGIN)
     after = rest.split(END, 1)[1]
-    made = "\n\n".join([conditions(results), *shown, table(results)])
+    made = "\n\n".join([conditions(results), *shown])
     page.write_text(f"{before}{BEGIN}\n\n{made}\n\n{END}{after}")
+    (folder / "table.md").write_text(f"# Goals and results\n\n{conditions(results)}\n{table(results)}\n")
 
 
 if __name__ == "__main__":

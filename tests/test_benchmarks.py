@@ -151,13 +151,16 @@ def test_charts_and_table_show_losses_and_are_the_same_twice(tmp_path):
     page.write_text(f"before\n{charts.BEGIN}\nold\n{charts.END}\nafter\n")
     charts.draw(results, images, page)
     text, drawn = page.read_text(), (images / "performance-loop.svg").read_bytes()
+    rows_with_goals = (results / "table.md").read_text()
     assert "old" not in text
     assert text.startswith("before")
     assert text.endswith("after\n")
-    assert "| 0.700 (0.630 to 0.770) | ≥ 0.85, **missed** |" in text
-    assert "1 rank: ms" not in text
+    assert "![Updates a second" in text
+    assert "| 0.700 (0.630 to 0.770) | ≥ 0.85, **missed** |" in rows_with_goals
+    assert "1 rank: ms" not in text + rows_with_goals
     charts.draw(results, images, page)
     assert (page.read_text(), (images / "performance-loop.svg").read_bytes()) == (text, drawn)
+    assert (results / "table.md").read_text() == rows_with_goals
     with pytest.raises(SystemExit):
         charts.draw(tmp_path / "none", images, page)
     assert page.read_text() == text
