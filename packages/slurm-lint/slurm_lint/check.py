@@ -1,4 +1,4 @@
-"""Read files, ask every rule, and say what each job would start."""
+"""Read files, apply every rule, and summarise what each job would start."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -27,16 +27,16 @@ COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
     rendezvous_rules.unexported, rendezvous_rules.hosts, ending_rules.exit_code, ending_rules.background_jobs,
     ending_rules.signals, ending_rules.output, ending_rules.requeue, ending_rules.containers, ending_rules.conda,
 )  # fmt: skip
-MAX_SIZE = 4 * 1024 * 1024  # Slurm takes scripts of up to 4 MiB (slurm.conf(5), max_script_size).
+MAX_SIZE = 4 * 1024 * 1024  # Slurm accepts scripts of up to 4 MiB (slurm.conf(5), max_script_size).
 NO_SCRIPTS = (".py", ".yaml", ".yml", ".toml", ".json", ".ipynb")
-_UNUSUAL = re.compile(r"[\0-\x08\x0e-\x1a]|\A(?s:.{100000})")  # What no script needs, and a parser may die of.
+_UNUSUAL = re.compile(r"[\0-\x08\x0e-\x1a]|\A(?s:.{100000})")  # No script needs these, and they may crash a parser.
 _PROSE = (".md", ".markdown", ".rst", ".txt")
 
 
 class Report(NamedTuple):
-    """The findings of one file by line, its bytes, and what its jobs would start.
+    """The findings of one file by line, its bytes, and a summary of what its jobs would start.
 
-    `unread`: the file could not be read; the one finding says why. `advice`: the pieces of it that nobody asked for.
+    `unread`: the file could not be read, for the reason in its only finding. `advice`: the number of hidden findings.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class Report(NamedTuple):
 
 
 def lint_text(text: str, path: Path, asked: Asked = NOTHING) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Return the findings in a script or a README, advice too, with fixes that were tried, and what it would start."""
+    """Return the findings in a script or a README, including advice, with tested fixes, and what it would start."""
     findings, summary = _read(text, path, asked)
     return tuple(checked(text, findings, lambda changed: _read(changed, path, asked)[0])), summary
 
@@ -84,7 +84,7 @@ def _quoted_scripts(text: str, path: Path) -> Iterator[Script]:
 
 
 def summarise(job: Job) -> Iterator[str]:
-    """Yield a line for each thing the script starts: nodes × tasks × GPUs → ranks; none for another language."""
+    """Yield a line for each launch of the script: nodes × tasks × GPUs → ranks; none for other languages."""
     if not job.script.is_shell:
         yield f"{job.script.shebang[1]}: options read, body not read"
     for launch in (each for each in job.launches if each.trains or each.layer("srun") or each.layer("mpirun")):
@@ -105,7 +105,7 @@ def summarise(job: Job) -> Iterator[str]:
 
 
 def lint_files(paths: Sequence[str], asked: Asked = NOTHING) -> list[Report]:
-    """Lint files, and the job scripts in folders (submitit's, say). An unreadable file is a finding of its own.
+    """Lint files, and job scripts in folders (such as submitit's). An unreadable file gets its own finding.
 
     UsageError: no file was named, or the only name is neither a file nor a folder with job scripts.
     """
@@ -123,7 +123,7 @@ def lint_files(paths: Sequence[str], asked: Asked = NOTHING) -> list[Report]:
 
 
 def lint_file(path: Path, asked: Asked = NOTHING) -> Report:
-    """Lint one file. Whatever goes wrong with it stays with it."""
+    """Lint one file. A failure does not affect the other files."""
     data = b""
     try:
         if path.stat().st_size > MAX_SIZE:

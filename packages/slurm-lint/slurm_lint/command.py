@@ -1,4 +1,4 @@
-"""Run `slurm-lint`: findings go to the terminal or into a report, fixed scripts beside the originals."""
+"""Run `slurm-lint`: print findings or write a report, and write fixed scripts beside the originals."""
 
 import sys
 from argparse import ArgumentParser
@@ -34,7 +34,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"slurm-lint: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # `slurm-lint … | head`: nobody reads on.
+    except BrokenPipeError:  # `slurm-lint … | head`: the reader has left.
         sys.stdout = open(devnull, "w")  # noqa: SIM115  (the interpreter closes it)
         return 0
 
@@ -45,9 +45,9 @@ def run_lint(
 ) -> int:  # fmt: skip
     """Lint files and print what was found; return the exit code.
 
-    With `fix` fixed scripts are written beside the originals; `style` is one of `formats.FORMATS`; `slurm` is the
-    version that the jobs are for, and `site` the file that says it for all; `programs` are taught to the linter.
-    UsageError: a flag has no such value, or nothing named can be read.
+    With `fix`, write fixed scripts beside the originals. `style` is one of `formats.FORMATS`, `slurm` the cluster's
+    version, `site` the site's file, and `programs` extend the linter. UsageError: a flag has an unknown value, or none
+    of the files can be read.
     """
     if style not in FORMATS:
         raise UsageError(f"no such format: {style}", fix=f"--format {nearest(style, FORMATS) or FORMATS[0]}")
@@ -64,10 +64,10 @@ def run_lint(
 
 
 def fix_script(data: bytes, path: Path, asked: Asked = NOTHING) -> tuple[bytes, tuple[Finding, ...]]:
-    """Return a script with all changes made that cannot be wrong, and the findings that are left.
+    """Return a script with all safe changes made, and the remaining findings.
 
-    One change is made at a time and the result linted again, so that changes never meet. Bytes that are not UTF-8 are
-    carried through unchanged.
+    Make one change at a time and lint the result again, so that changes never interfere. Bytes that are not UTF-8 stay
+    unchanged.
     """
     text = data.decode("utf-8", "surrogateescape")
     while True:
@@ -80,9 +80,9 @@ def fix_script(data: bytes, path: Path, asked: Asked = NOTHING) -> tuple[bytes, 
 
 
 def write_fixed(report: Report, asked: Asked) -> list[str]:
-    """Write what `fix_script` makes of a script beside it, and return the lines that say so.
+    """Write the result of `fix_script` beside the script, and return lines that report it.
 
-    UsageError: the script is itself a fixed one, or the folder cannot be written.
+    UsageError: the script is itself a fixed one, or the folder is not writable.
     """
     path, (data, left) = report.path, fix_script(report.data, report.path, asked)
     target = path.with_name(f"{path.stem.removesuffix('.fixed')}.fixed{path.suffix}")
@@ -99,7 +99,7 @@ def write_fixed(report: Report, asked: Asked) -> list[str]:
 
 
 def list_rules(taught: Sequence[Rule] = ()) -> int:
-    """Print the rules, and those of programs that the linter was taught, one a line; return the exit code."""
+    """Print all rules, including those of taught programs, one a line; return the exit code."""
     for rule in (*RULES, *taught):
         print(f"{rule.code}  {rule.name:<24} {rule.level:<8} {rule.why}")
     return 0

@@ -20,7 +20,7 @@ _TESTS = re.compile(r"(if|while)_statement|elif_clause|(command|process)_substit
 _SAYS = re.compile(r"(?:(?:/bin/)?true|:|echo|printf|date)(?:\s[^&|;]*)?")
 
 Loss = tuple[str, Node]
-"""The way a status is lost (pipe, or, then, exit, wait), and the statement that answers in its place."""
+"""The way a status is lost (pipe, or, then, exit, wait), and the statement whose status replaces it."""
 _AMD = re.compile(r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|(ROCR|HIP)_VIS|MIOPEN|\blumi\b|(dev|small|standard)-g\b|\bamd.?gpu")
 _OWN = re.compile(r"(?!/(usr/)?s?bin/)([^\s()]*/(?!start|stop|setup|clean)[^\s()/]+|\$\{?\w+\}?)$")
 _TOOLS = ONE_THREAD | SHELL_WORDS | {"python -c"}
@@ -31,7 +31,7 @@ _RETURNS = re.compile(r"^(timeout|sleep)\b|ray start(?!.*--block)|start-(master|
 _WAIT_FOR_EACH = "pids+=($!) after each, and last: for pid in ${pids[@]}; do wait $pid || code=1; done; exit $code"
 _STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
 _NO_CONDA = re.compile(r"-|((un)?load|add|purge|list|spider|(cuda|cudnn|nccl|gcc|openmpi|slurm|cmake)[-\d.]*(/.*)?)$")
-_LOST = {  # How a code is lost: what to say of it, and what to write.
+_LOST = {  # The way a code is lost: the message and the fix.
     "pipe": ("the pipe ends with the code of its last program, not of {name}", "set -eo pipefail      (before it)"),
     "or": ("|| makes a failed {name} a success: the job ends COMPLETED", "|| code=$?      (and exit $code at the end)"),
     "exit": ("0 is given as the code, whatever became of {name}", "exit $code      (code=$? after it)"),
@@ -42,29 +42,29 @@ _LOST = {  # How a code is lost: what to say of it, and what to write.
 
 
 def _works(job: Job) -> list[Launch]:
-    """Return the launches that do the job's work: trainings, steps and mpirun, else programs of the user."""
+    """Return the launches that do the job's work: trainings, steps and mpirun, or else the user's programs."""
     works = [x for x in job.launches if not is_server(x) and not _NO_WORK.search(" ".join(x.command.texts))]
     steps = [x for x in works if (x.layer("srun") or x.layer("mpirun")) and x.innermost.name not in _TOOLS]
-    # A shell that runs its words and starts nothing only says something.
+    # A shell that starts nothing only prints something.
     steps = [x for x in steps if x.innermost.kind != "shell" or not _is_inline(x.innermost)]
     return [x for x in works if x in job.trainings or x in steps] or [x for x in works if _is_own(x.innermost)]
 
 
 def _is_own(program: Layer) -> bool:
-    """Say whether a program is of the user: by its path or a variable, or a script under an interpreter."""
+    """Return whether a program is the user's: called by a path or a variable, or a script under an interpreter."""
     if program.kind == "shell" or re.match(r"(Rscript|R|julia|matlab|octave|java|perl|parallel)$", program.name):
         return len(program.words) > 1 and not _is_inline(program)
     return _OWN.match(program.words[0].text) is not None
 
 
 def _is_inline(program: Layer) -> bool:
-    """Say whether an interpreter runs words (`bash -lc "…"`, `perl -ne …`) and no file."""
+    """Return whether an interpreter runs words (`bash -lc "…"`, `perl -ne …`) instead of a file."""
     option = r"-\w*c$" if program.kind == "shell" else r"-\w*e$"
     return any(re.match(option, word.text) for word in program.words[1:3])
 
 
 def exit_code(job: Job) -> Iterator[Finding]:
-    """exit-code-lost: a code that never reaches the end of the script."""
+    """exit-code-lost: an exit code does not become the script's."""
     flow, works = StatusFlow(job.script.shell), _works(job)
     losses = [(x, loss) for x in works if (loss := flow.loss(x.command.node))]
     firsts = {(x.layers[0].name, x.innermost.name): x for x, (kind, _) in reversed(losses) if kind != "or"}
@@ -122,18 +122,18 @@ def background_jobs(job: Job) -> Iterator[Finding]:
             message = f"{launch.innermost.name} serves until the job is at its limit: what follows is never reached"
             fix = f"{job.script.source(launch.command.last_line).strip()} &      (and kill $! at the script's end)"
             yield Finding(launch.line, "wait-for-server", message, fix)
-    # A last wait that waits for the work, and for a server that nothing has ended before it.
+    # The last wait also waits for a server that was not stopped before it.
     beside = [x for x in job.launches if x.command.in_background]
     servers = [x for x in beside if is_server(x) and not _RETURNS.search(" ".join(x.command.texts))]
     waits = [c for c in commands if c.name == "wait" and (len(c.words) == 1 or all(map(is_server, beside)))]
-    # What runs before the servers in the foreground prepares them, and what the users of a server meet serves too.
+    # Foreground commands before the servers prepare them; later commands may be servers for the same users.
     works = [x for x in _works(job) if not x.command.in_background or not _FRONT.search(x.innermost.name)]
     works = [x for x in works if servers and (x.command.in_background or x.command.line > servers[-1].line)]
     if not (servers and waits and works and waits[-1].line >= works[-1].line):
         return
     lines, at = re.sub(r"(?m)^[ \t]*trap\b.*", "", job.code).split("\n"), waits[-1].line - job.script.first_line
     before, after = (_STOPS.search("\n".join(part)) for part in (lines[:at], lines[at + 1 :]))
-    # Who waits for the server alone, and then stops nothing, means it to serve to the end.
+    # A script that waits only for the server, and then stops nothing, means it to serve until the time limit.
     if not before and (after or len(waits[-1].words) == 1):
         message = f"wait waits for the server of line {servers[0].line} too, which runs to the job's time limit"
         work = "wait $work; " * works[-1].command.in_background
@@ -167,7 +167,7 @@ def signals(job: Job) -> Iterator[Finding]:
         yield Finding(main.line, "signal-lost", message, fix)
     elif trapped and not request.to_batch_shell:
         message = f"without B: {value} does not reach the batch shell, so its trap does not run"
-        # A program in the foreground would keep the trap from running with B: too.
+        # Even with B:, a program in the foreground would keep the trap from running.
         fix = f"#SBATCH --signal=B:{value}      (and srun in the background, then wait)"
         edit = job.script.with_option("signal", f"B:{value}") if behind else None
         yield Finding(option.line, "signal-lost", message, fix, edit)
@@ -177,7 +177,7 @@ def signals(job: Job) -> Iterator[Finding]:
 
 
 def output(job: Job) -> Iterator[Finding]:
-    """output-folder, array-truncates: a folder for output that does not exist, one file for all jobs of an array."""
+    """output-folder, array-truncates: the folder of the output is missing, or all jobs of an array share one file."""
     seen: set[str] = set()
     for options in job.components:
         chdir, mode, array = (options.value(name) or "" for name in ("chdir", "open-mode", "array"))
@@ -199,7 +199,7 @@ def output(job: Job) -> Iterator[Finding]:
             opens, makes, edit = (job.script.outer or ("",))[-1], f"mkdir -p {known}", None
             if here:
                 edit = job.script.with_option(option.name, f"{known and known + '/'}%j.out", option.line)
-            elif first := re.match(r"(\s*)sbatch\s", opens):  # The folder can be made in front of it.
+            elif first := re.match(r"(\s*)sbatch\s", opens):  # The folder can be created before it.
                 edit = Edit(job.script.first_line - 1, (first[1] + makes, opens), safe=True)
             yield Finding(option.line, "output-folder", message, "" if here else f"{makes}      (before sbatch)", edit)
 
@@ -223,7 +223,7 @@ def requeue(job: Job) -> Iterator[Finding]:
         shown = job.shows_ddp(launch)
         python = launch.innermost.kind == "python" or any(x.text.endswith(".py") for x in launch.innermost.words)
         alone = len(job.steps) == 1 and not launch.command.in_background and not launch.command.within(*REPEATED)
-        # The one step, a Python program with a task for each GPU or with a master to meet at, is one training.
+        # A single step with a Python program and a task for each GPU, or with a master address, is one training.
         alike = python and alone and (shape.total_gpus == shape.tasks or "MASTER_ADDR" in job.script.exported)
         if (shown or alike) and shape.tasks > 1 and not (kills or launch.runs_script):
             message = "a failed task leaves the others waiting for it, unless your site sets KillOnBadExit"
@@ -235,7 +235,7 @@ def requeue(job: Job) -> Iterator[Finding]:
 
 
 def containers(job: Job) -> Iterator[Finding]:
-    """separate-runs, container-without-gpus: what a container does not see of its job."""
+    """separate-runs, container-without-gpus: a container lacks the job's variables or GPUs."""
     text = job.script.text
     no_nvidia = not any(shape.total_gpus for shape in job.shapes) or _AMD.search(text) is not None
     for launch in job.launches:
@@ -252,7 +252,7 @@ def containers(job: Job) -> Iterator[Finding]:
             message = f"{clean} takes SLURM_* from the tasks: each believes it is alone"
             edit = job.script.rewritten(layer.line, rf" {re.escape(clean)}(?=\s)", "")
             yield Finding(layer.line, "separate-runs", message, edit=edit, certain=ours)
-        there = docker and layer.words[1].text == "exec"  # What runs already has its GPUs, or not.
+        there = docker and layer.words[1].text == "exec"  # A running container already has its GPUs, or has none.
         flag, options, elsewhere = "--nv", {"nv", "nvccli"}, r"(APPTAINER|SINGULARITY)_(NV|NVCCLI)="
         if docker:
             flag, options, elsewhere = "--gpus all", {"gpus", "device", "runtime", "gpu"}, "(?i)nvidia"
@@ -266,13 +266,13 @@ def containers(job: Job) -> Iterator[Finding]:
 
 
 class StatusFlow:
-    """Follow exit statuses through one script, by the rules of bash."""
+    """Follows exit statuses through one script by the rules of bash."""
 
     def __init__(self, shell: ShellText) -> None:
         self.shell = shell
         self.pipefail = re.search(r"\bset\b[^\n]*\bpipefail\b|-o\s*pipefail", shell.code) is not None
         self.tracked = re.search(r"\btrap\b[^\n]*\bERR\b", shell.code) is not None
-        # The lines from which `set -e` holds, and from which it does not.
+        # The lines from which `set -e` is on or off.
         self._switched = [(0, re.match(r"#!.*sh[ \t]+-\w*e", shell.text) is not None)]
         sets, switch = (c for c in shell.commands if c.name == "set"), r"\s([-+])(?:\w*e\w*|o errexit)(?!\S)"
         self._switched += [(c.line, sign == "-") for c in sets for sign in re.findall(switch, " ".join(c.texts))]
@@ -281,10 +281,10 @@ class StatusFlow:
         return next(on for at, on in reversed(self._switched) if at <= self.shell.line_of(node))
 
     def loss(self, node: Node, depth: int = 0) -> Loss | None:
-        """Return how the status of a statement is lost, or None where it is kept or cannot be followed."""
+        """Return how the status of a statement is lost; None if it is kept or cannot be followed."""
         if self.tracked or depth > 5:
             return None
-        tested = False  # In the left part of && set -e does not act.
+        tested = False  # On the left of &&, set -e does not apply.
         while (parent := node.parent) is not None:
             kind, last = parent.type, parent.named_children[-1]
             if _TESTS.fullmatch(kind) and (
@@ -305,7 +305,7 @@ class StatusFlow:
                     return self._waited(node)
                 if following := _after(node):
                     stops = self._errexit(node) and not tested
-                    # What a loop or block keeps right away may be read after it.
+                    # A status saved inside a loop or block may be read after it.
                     wide = _after(node, *ancestors(node)) if _KEEPS.search(text_of(following[0])) else following
                     return None if stops or _kept_in(wide) else self._replaced(following)
                 tested = False
@@ -313,17 +313,17 @@ class StatusFlow:
         return None
 
     def _replaced(self, following: Sequence[Node]) -> Loss | None:
-        """Return how a status is lost to the statements after it, none of which looks at it."""
+        """Return how a status is lost if no later statement checks it."""
         for at, after in enumerate(following):
             text = text_of(after)
             if end := re.fullmatch(r"(?:exit|return)(?:\s+[\"']?(\S+?)[\"']?)?", text):
                 return ("exit", after) if end[1] == "0" else ("then", following[at - 1]) if at and not end[1] else None
             if text[:1] in "~-" or re.search(r"\b(exit|return)\b", text):
-                return None  # What is no command ends with an error of its own.
+                return None  # A statement that is not a command sets its own status.
         return "then", following[-1]
 
     def _waited(self, node: Node) -> Loss | None:
-        """Return how the status of a background job is lost: by a bare wait. Without any wait it is not at stake."""
+        """Return how a background job's status is lost: by a bare wait. Without a wait, nothing reads it anyway."""
         waits = [c for c in self.shell.commands if c.node.start_byte > node.end_byte and c.name == "wait"]
         if waits and len(waits[-1].words) > 1:
             return self.loss(waits[-1].node)
@@ -332,7 +332,7 @@ class StatusFlow:
 
 
 def _kept_in(statements: Iterable[Node]) -> bool:
-    """Say whether the statements do something with a status; one that is only kept and told is lost."""
+    """Return whether the statements use a status; one that is only saved and printed is lost."""
     texts = [text for statement in statements if not _SAYS.fullmatch(text := text_of(statement))]
     names = [match[1] for text in texts if (match := re.fullmatch(r"(\w+)=\"?\$(?:\?|\{\?\})\"?", text))]
     kept = sum(_KEEPS.search(text) is not None for text in texts)
@@ -340,6 +340,6 @@ def _kept_in(statements: Iterable[Node]) -> bool:
 
 
 def _after(*nodes: Node) -> list[Node]:
-    """Return the statements after each of the nodes, in its own block."""
+    """Return the statements that follow each node in its block."""
     later = [x for node in nodes if node.parent for x in node.parent.named_children if x.start_byte >= node.end_byte]
     return [x for x in later if not re.match("comment|elif_clause|else_clause|heredoc_body|file_redirect", x.type)]

@@ -1,4 +1,4 @@
-"""One thing that is wrong with a script, and the change that puts it right, which is tried before it is shown."""
+"""Findings in a script, and the edits that fix them; each edit is tested before it is shown."""
 
 import re
 from collections import Counter
@@ -10,14 +10,14 @@ from typing import Any
 
 from slurm_lint.rules import BY_NAME, Level, Rule
 
-_OURS = re.compile(r"(?<!\\)\$(?=[(?!]|SLURM|MASTER_|code\b)")  # What fixes write for the job's own shell.
+_OURS = re.compile(r"(?<!\\)\$(?=[(?!]|SLURM|MASTER_|code\b)")  # Expansions in fixes meant for the job's own shell.
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Lines to write in the place of one line of the file, or above another. No lines: it is deleted.
+    """Lines that replace one line of the file, or go above it. Without lines, the line is deleted.
 
-    `safe`: it cannot be wrong, so `--fix` makes it; else the reader is to decide. Line 0: all ends of lines.
+    `safe`: the edit cannot be wrong, so `--fix` makes it; otherwise the reader decides. Line 0: all line ends.
     """
 
     line: int
@@ -28,12 +28,12 @@ class Edit:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong. `line` is 1 for what a whole script lacks; `fix` is what to write.
+    """One fault in a script. `line` is 1 if the whole script lacks something; `fix` is the text to write.
 
-    With `edit` the fix is a change of the file, which was tried before it is shown (`checked`); without, it is a hint
-    in words. `certain` is set where the finding's level is not its rule's: an error is certain, a warning is likely.
-    `taught`: its rule, where that is one of a program that the linter was taught. `cause`: the end of the message that
-    findings of one cause share; of those a script has one, which names the lines of the others (`also`).
+    With `edit`, the fix is a change of the file, tested before it is shown (`checked`); without, it is a hint in words.
+    `certain` overrides the rule's level: True makes the finding an error, False a warning. `taught` is its rule if that
+    belongs to a program that the linter was taught. `cause` is the shared end of the messages of findings with one
+    cause: a script reports only the first of them, which lists the lines of the others (`also`).
     """
 
     line: int
@@ -48,25 +48,25 @@ class Finding:
 
     @property
     def of(self) -> Rule:
-        """Its rule."""
+        """The finding's rule."""
         return self.taught or BY_NAME[self.rule]
 
     @property
     def level(self) -> Level:
-        """Its rule's, or that of its own certainty."""
+        """The level of the rule, unless `certain` overrides it."""
         return self.of.level if self.certain is None else "error" if self.certain else "warning"
 
     def concerns(self, slurm: float | None) -> bool:
-        """Say whether it may be true of a version of Slurm; None: one of which nothing is known."""
+        """Return whether the finding may apply to a version of Slurm; None: the version is unknown."""
         return self.of.versions is None or (slurm is not None and self.of.versions[0] <= slurm < self.of.versions[1])
 
     @property
     def code(self) -> str:
-        """The code of its rule."""
+        """The code of the finding's rule."""
         return self.of.code
 
     def escaped(self) -> "Finding":
-        """Return it for a script in a here-document: what it writes for the job, the outer shell is to leave alone."""
+        """Return the finding for a script in a here-document: escape $ in its fix so that the outer shell keeps it."""
         fix, *instead = (_OURS.sub(r"\\\g<0>", line) for line in (self.fix, *(self.edit.instead if self.edit else ())))
         return replace(self, fix=fix, edit=self.edit and replace(self.edit, instead=tuple(instead)))
 
@@ -77,7 +77,7 @@ class Finding:
 
 
 def apply(text: str, edit: Edit) -> str:
-    """Return a script with an edit made; each line keeps its end, and a line that is not changed its bytes."""
+    """Return a script with an edit made; every line keeps its line end, and unchanged lines keep their bytes."""
     if edit.line == 0:
         return text.replace("\r\n", "\n")
     lines, index = text.split("\n"), edit.line - 1
@@ -94,7 +94,7 @@ def apply(text: str, edit: Edit) -> str:
 
 
 def joined(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield findings, the first alone of those that have one cause."""
+    """Yield findings; of those with the same cause, only the first."""
     groups: dict[object, list[Finding]] = {}
     for finding in sorted(findings, key=lambda finding: finding.line):
         groups.setdefault((finding.rule, finding.cause or finding), []).append(finding)
@@ -109,7 +109,7 @@ def joined(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def checked(text: str, findings: Sequence[Finding], lint: Callable[[str], Sequence[Finding]]) -> Iterator[Finding]:
-    """Yield the findings, without the fixes that the linter itself finds wrong and those that change nothing."""
+    """Yield the findings, dropping fixes that the linter itself rejects or that change nothing."""
     before, lines = _times(findings), text.split("\n")
     for finding in findings:
         edit, line = finding.edit, lines[finding.line - 1].strip() if finding.line <= len(lines) else ""
@@ -131,7 +131,7 @@ def _times(findings: Sequence[Finding]) -> Counter[str]:
 
 @cache
 def asked(command: tuple[str, ...], text: str) -> CompletedProcess[bytes] | None:
-    """Return what a program that reads a script, and runs nothing of it, answers; None: it is not here, or silent."""
+    """Return the output of a program that parses a script without running it; None if it is absent or times out."""
     try:
         return run(command, input=text.encode("utf-8", "replace"), stdout=DEVNULL, stderr=PIPE, timeout=10, check=False)
     except (OSError, SubprocessError):

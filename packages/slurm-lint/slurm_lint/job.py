@@ -1,4 +1,4 @@
-"""Count the nodes, tasks and GPUs of a job and of each step, and read what a script shows of its program."""
+"""Count the nodes, tasks and GPUs of a job and its steps, and infer what a script reveals about its program."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -31,23 +31,23 @@ _SERVER = re.compile(
 
 @dataclass(frozen=True)
 class JobShape:
-    """Nodes, tasks and GPUs. None: the script does not say, and Slurm or the cluster decides."""
+    """Nodes, tasks and GPUs. None: the script does not determine it, and Slurm or the cluster decides."""
 
     nodes: int
     tasks: int
-    tasks_per_node: int | None  # As asked for, or where every node gets equally many.
+    tasks_per_node: int | None  # As requested, or if every node gets the same number.
     gpus_per_node: int | None
     total_gpus: int | None
     nodes_known: bool = True
 
     @property
     def per_node(self) -> float:
-        """Tasks per node, on average."""
+        """The average number of tasks per node."""
         return self.tasks / self.nodes
 
 
 def shape_of(options: Options) -> JobShape:
-    """Return what the options of a component ask for; what cannot be read counts as not given."""
+    """Return what the options of a component request; an unreadable option counts as not given."""
     nodes, most = node_range(options.value("nodes")) or (None, None)
     names = ("ntasks", "ntasks-per-node", "ntasks-per-gpu")
     tasks, per_node, per_gpu = (count(options.value(name)) for name in names)
@@ -69,23 +69,23 @@ def shape_of(options: Options) -> JobShape:
 
 
 def gpus_on_node(options: Options) -> int | None:
-    """Return the GPUs of each node that --gpus-per-node or --gres ask for, or None."""
+    """Return the GPUs per node requested by --gpus-per-node or --gres; None if there are none."""
     per_node = gpu_count(options.value("gpus-per-node"))
     return gpus_in_gres(options.value("gres") or "") or None if per_node is None else per_node
 
 
 class Job:
-    """A script, what it asks for and what it starts: all that the rules look at."""
+    """A script with its requests and its launches: the input of the rules."""
 
     def __init__(self, script: Script, asked: Asked) -> None:
         self.script, self.site = script, asked.site
         self.components = script.components
         self.shapes = [shape_of(options) for options in self.components]
         self.options, self.shape = self.components[0], self.shapes[0]
-        """Those of the job, or of the first component of a heterogeneous job."""
+        """The options and shape of the job, or of the first component of a heterogeneous job."""
         self.launches, self.variables = find_launches(script, asked.programs)
         self.trainings = [launch for launch in self.launches if launch.trains and not is_server(launch)]
-        """The launches that may be one run of several ranks, servers and monitors in the background left out."""
+        """The launches that may be one run of several ranks, without servers and monitors in the background."""
         self.steps = [launch for launch in self.launches if launch.layer("srun")]
         self.code = script.shell.code
         self.inner = [command for launch in self.launches for shell in launch.shells for command in shell.commands]
@@ -95,31 +95,31 @@ class Job:
 
     @property
     def has_whole_nodes(self) -> bool:
-        """True where no other job with GPUs runs on its nodes: asked for whole, with 8 GPUs, or several with 4 each."""
+        """True if no other GPU job shares its nodes: whole nodes, 8 GPUs, or several nodes with 4 GPUs each."""
         whole = self.options.last("exclusive") is not None or self.options.value("mem") == "0"
-        # NERSC's nodes have 4, are asked for by --constraint=gpu, and in all queues but the shared one given whole.
+        # NERSC's nodes have 4, are requested by --constraint=gpu, and are given whole in all queues but the shared one.
         nersc = "gpu" in (self.options.value("constraint") or "") and "shared" not in (self.options.value("qos") or "")
         shapes = (self.shape, *(shape for _, _, shape in self.known_steps))
         return whole or any((x.gpus_per_node or 0) >= (8 if x.nodes == 1 and not nersc else 4) for x in shapes)
 
     @property
     def known_steps(self) -> Iterator[tuple[Launch, Layer, JobShape]]:
-        """Yield the launches under srun of which it is known what they start, with srun and that."""
+        """Yield the launches under srun with a known shape: the launch, its srun, and the shape."""
         for launch in self.steps:
             if (srun := launch.layer("srun")) and (shape := self.shape_at(launch)):
                 yield launch, srun, shape
 
     def number(self, launch: Launch, layer: Layer, *names: str) -> int | None:
-        """Return the value of the first of a layer's options that was given, where it is a number that is known."""
+        """Return the value of the first of a layer's options that was given, if it is a known number."""
         return launch.variables.number(layer.option(*names), self.known)
 
     @cached_property
     def has_driver(self) -> bool:
-        """True where something in the script may start programs on the other nodes by its own means (not ray)."""
+        """True if something in the script may itself start programs on the other nodes (ray does not count)."""
         return any(_DRIVERS.search(word.raw) for c in self.script.commands if c.name != "ray" for word in c.words)
 
     def shows_ddp(self, launch: Launch) -> bool:
-        """Say whether the script shows that a program is one rank of several, in the way of PyTorch."""
+        """Return whether the script shows that a program is one of several PyTorch ranks."""
         started = launch.layer("per-node") or launch.layer("ranks")
         if started or launch.innermost.kind != "python":
             return started is not None
@@ -129,13 +129,13 @@ class Job:
         return named or not self.set_names.isdisjoint(("WORLD_SIZE", "RANK", "LOCAL_RANK"))
 
     def shape_at(self, launch: Launch) -> JobShape | None:
-        """Return what a launch starts: for a step, srun's own options before the job's. None: that cannot be known."""
+        """Return the shape of a launch; srun's own options override the job's. None: it cannot be known."""
         srun = launch.layer("srun")
         if srun is None:
             return self.shape
         groups = {str(index): shape for index, shape in enumerate(self.shapes)}
         job = groups.get(srun.option("het-group", "pack-group") or "0")
-        words = srun.words[1 : len(srun.words) - len(srun.slurm.rest) + 1]  # Its options and the next word.
+        words = srun.words[1 : len(srun.words) - len(srun.slurm.rest) + 1]  # srun's options and the next word.
         of_this_job = re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", srun.option("jobid") or "$SLURM_JOB_ID")
         if job is None or not of_this_job or any("$" in word.raw and "@" in word.raw for word in words):
             return None
@@ -170,7 +170,7 @@ class Job:
 
 
 def is_server(launch: Launch) -> bool:
-    """Say whether a background launch is a server or a monitor, beside which the work is done."""
+    """Return whether a background launch is a server or a monitor that only supports the work."""
     names = (" ".join(word.text for word in layer.words[:2]).partition(" -")[0] for layer in launch.layers)
     starts = launch.command.in_background or launch.command.name.startswith("start-")
     return starts and any(map(_SERVER.search, names))

@@ -1,4 +1,4 @@
-"""The programs that a command line starts, one inside another: srun → apptainer → torchrun → python."""
+"""The chain of programs that a command line starts: srun → apptainer → torchrun → python."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from slurm_lint.shell import Command, ShellText, Word, split_words, unquote
 from slurm_lint.variables import Variables, mark_early, pieces
 
 Kind = Literal["srun", "mpirun", "per-node", "container", "shell", "python", "ranks", "submitit", "other"]
-"""per-node: torchrun and the like. ranks: a program that the linter was taught (`programs.Program`)."""
+"""per-node: torchrun and similar launchers. ranks: a program that the linter was taught (`programs.Program`)."""
 
 _MPIRUN = {"mpirun", "mpiexec", "orterun", "mpiexec.hydra", "prun", "ibrun"}
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 _PREFIXES: Mapping[str, tuple[str, str]] = {
-    # Programs that run what follows: the word that must come next, and their options that take a value (*: all).
+    # Programs that run the words that follow: the required next word, and their options with a value (*: all).
     **dict.fromkeys(names_in("exec time nohup command setsid catchsegv sudo chrt taskset"), ("", "")),
     "stdbuf": ("", "-o -e -i"), "env": ("", "-u"), "nice": ("", "-n"), "timeout": ("", "-k -s --signal --kill-after"),
     "ionice": ("", "-c -n"), "numactl": ("", "-N -m -C -i --cpunodebind --membind"), "pixi": ("run", "-e"),
@@ -27,7 +27,7 @@ _PREFIXES: Mapping[str, tuple[str, str]] = {
     "uv": ("run", "--with --project --python -p --extra --group"), "xvfb-run": ("", "-e -f -n -p -s -w"),
     "ncu": ("", "-o --set --target-processes -k"), "shifter": ("", "--image --volume --module --env -V -e -m"),
 }  # fmt: skip
-# Options without a value, without their dashes.
+# Options that take no value, written without dashes.
 _APPTAINER_FLAGS = names_in(
     """nv rocm nvccli cleanenv e contain c containall C compat fakeroot f writable w silent s writable_tmpfs no_home
     no_init no_umask no_eval no_privs pid p ipc i userns u net uts keep_privs underlay debug d quiet q verbose v"""
@@ -43,7 +43,7 @@ _PAIRS = names_in("mca gmca genv env")  # Options of mpirun with two values.
 _RENDEZVOUS = names_in("nproc_per_node nnodes node_rank rdzv_backend rdzv_endpoint rdzv_conf master_addr master_port")
 _NOT_RUN = names_in("set echo printf trap alias cd source . module ml read shift return exit wait kill [ test export")
 SHELL_WORDS = names_in("cd source . export module")
-"""Commands of a shell's own, where a program of that name does nothing or is not there."""
+"""Shell builtins and functions; a program of that name does not exist or has no effect."""
 _LAUNCHERS = {"torch.distributed.launch": "torch.distributed.launch", "torch.distributed.run": "torch.distributed.run",
               "accelerate.commands.launch": "accelerate", "deepspeed.launcher.runner": "deepspeed"}  # fmt: skip
 _TOOLS = names_in("pip venv json http timeit zipfile ensurepip site virtualenv nltk spacy torch.utils.collect_env")
@@ -51,7 +51,7 @@ _TOOLS = names_in("pip venv json http timeit zipfile ensurepip site virtualenv n
 
 @dataclass(frozen=True)
 class Layer:
-    """One program of a chain: its words, and its options (leading dashes gone, `-` written `_` but for srun's)."""
+    """One program of a chain: its words, and its options (without dashes; `-` is written `_`, except for srun)."""
 
     kind: Kind
     name: str
@@ -62,7 +62,7 @@ class Layer:
 
     @property
     def line(self) -> int:
-        """The line of its name."""
+        """The line of the program's name."""
         return next((word.line for word in self.words if word.text == self.name), self.words[0].line)
 
     def option(self, *names: str) -> str | None:
@@ -72,16 +72,16 @@ class Layer:
 
 @dataclass(frozen=True)
 class Launch:
-    """A command that starts something, as the chain of programs in it."""
+    """A command that starts programs, as a chain of them."""
 
     command: Command
     layers: tuple[Layer, ...]
     shells: tuple[ShellText, ...] = ()
-    """The texts of shells inside (`srun bash -c …`, `srun ./wrapper.sh`), which run once per task."""
+    """The texts of shells in the chain (`srun bash -c …`, `srun ./wrapper.sh`), which run once per task."""
     expands: str = ""
-    """The text that those shells alone expand: other files, and words in single quotes."""
+    """The text that only those shells expand: other files, and words in single quotes."""
     variables: Variables = field(default_factory=Variables)
-    """The variables where the command begins."""
+    """The variables at the start of the command."""
 
     @property
     def line(self) -> int:
@@ -94,22 +94,22 @@ class Launch:
 
     @property
     def innermost(self) -> Layer:
-        """The program that all others lead to."""
+        """The last program of the chain."""
         return self.layers[-1]
 
     @property
     def runs_script(self) -> bool:
-        """True where a taught program runs a user's script: it ends the other ranks itself once one has failed."""
+        """True if a taught program runs a user's script: it ends the other ranks itself when one fails."""
         return self.layer("ranks") is not None and self.innermost.kind == "python"
 
     @property
     def trains(self) -> bool:
-        """True where it runs a program that may be one rank of several."""
+        """True if the launch runs a program that may be one rank of several."""
         return any(layer.kind in ("per-node", "python", "ranks", "submitit") for layer in self.layers)
 
 
 class _Chain:
-    """Read the programs of a command, one after another, and those that a shell among them runs."""
+    """Reads the programs of a command one after another, and those run by a shell among them."""
 
     def __init__(self, script: Script, variables: Variables, programs: Sequence[Program], component: int) -> None:
         self.script, self.variables, self.programs, self.component = script, variables, programs, component
@@ -132,7 +132,7 @@ class _Chain:
         self.layers.append(Layer(kind, name, words, options or {}))
 
     def _layer(self, queue: list[Word]) -> list[Word]:
-        """Add one layer, and returns the words of the next."""
+        """Add one layer, and return the words of the next."""
         path, rest = self.variables.expand(queue[0].text), queue[1:]
         name = path.rsplit("/", 1)[-1]
         if name == "srun":
@@ -178,7 +178,7 @@ class _Chain:
 
     def _per_node(self, name: str, queue: list[Word], rest: list[Word]) -> list[Word]:
         options, rest = _read(rest, _LAUNCHER_FLAGS)
-        for typed in list(options):  # argparse takes the beginning of a name for the name.
+        for typed in list(options):  # argparse accepts abbreviated names.
             if len(whole := [name for name in _RENDEZVOUS if name.startswith(typed)]) == 1:
                 options[whole[0]] = options.pop(typed)
         self._add("per-node", name, queue, options)
@@ -210,7 +210,7 @@ class _Chain:
             self._add("submitit" if submitit else "other" if tool else "python", name, words)
 
     def _taught(self, words: list[Word], *, image: bool = False) -> bool:
-        """Add a program that the linter was taught, and the user's script that it runs; else return False."""
+        """Add a program that the linter was taught, with the user's script that it runs; return False if it is none."""
         texts = [self.variables.expand(word.text) for word in words]
         for program in self.programs:
             if (script := program.script_word(texts, image=image)) is not None:
@@ -234,7 +234,7 @@ class _Chain:
             elsewhere = known.count("\n") != word.count("\n")
             self._inner(ShellText(known.replace("\0", "$"), command.line, on_one_line=elsewhere))
         elif files:
-            # Another file has its own line numbers; what is found there is reported where it is started.
+            # Another file has its own line numbers; its findings are reported on the line that starts it.
             text = self.script.neighbour(self.variables.expand(files[0].text)) or ""
             self.expands += text
             self._inner(ShellText(text, queue[0].line, on_one_line=True))
@@ -269,12 +269,12 @@ def _without_prefixes(words: list[Word]) -> list[Word]:
 
 
 def _parts(words: Sequence[Word]) -> list[list[Word]]:
-    """Return the words of each program of `srun -n1 ./a : -n3 ./b`, and so of mpirun."""
+    """Return the words of each program of `srun -n1 ./a : -n3 ./b`, likewise of mpirun."""
     return [list(part) for colon, part in groupby(words, lambda word: word.raw == ":") if not colon] or [[]]
 
 
 def _read(words: list[Word], flags: frozenset[str]) -> tuple[dict[str, str], list[Word]]:
-    """Return a program's options by name, and the words after them: from one in .py on, in any case."""
+    """Return a program's options by name, and the words after them; a word in .py always ends the options."""
     options: dict[str, str] = {}
     while words and words[0].text.startswith("-") and words[0].text not in ("-", "--"):
         name = words[0].text.partition("=")[0].lstrip("-").replace("-", "_")
@@ -290,7 +290,7 @@ def _read(words: list[Word], flags: frozenset[str]) -> tuple[dict[str, str], lis
 
 
 def find_launches(script: Script, programs: Sequence[Program] = ()) -> tuple[list[Launch], Variables]:
-    """Return what a script starts, in order, and the variables as its end leaves them."""
+    """Return the launches of a script in order, and its variables at the end."""
     variables = Variables()
     launches: list[Launch] = []
     for command in script.commands:

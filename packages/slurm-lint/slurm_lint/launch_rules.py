@@ -1,4 +1,4 @@
-"""Rules about what a job starts: tasks, steps, launchers and GPUs against each other, and what Slurm sets."""
+"""Rules about tasks, steps, launchers and GPUs that do not fit each other, and about variables that Slurm sets."""
 
 import itertools
 import re
@@ -24,7 +24,7 @@ _SET = names_in(
     NODELIST NPROCS NTASKS NTASKS_PER_NODE PACK_JOB_ID PROCID RESTART_COUNT STEPID STEP_GPUS STEP_ID STEP_NODELIST
     STEP_NUM_NODES STEP_NUM_TASKS STEP_TASKS_PER_NODE SUBMIT_DIR SUBMIT_HOST TASKS_PER_NODE TASK_PID"""
 )
-"""Variables that sbatch and srun set, after SLURM_ (their manuals, 22.05 to 25.11), but those like no other name."""
+"""Variables that sbatch and srun set, without SLURM_ (manuals, 22.05 to 25.11), except unmistakable names."""
 _MEANT = {
     "CPUS_ON_NODE": "CPUS_PER_NODE NCPUS NUM_CPUS", "GPUS_ON_NODE": "NGPUS NUM_GPUS", "MEM_PER_NODE": "MEM",
     "SUBMIT_DIR": "WORKING_DIR WORKDIR JOB_WORKDIR", "NNODES": "NODES", "NTASKS": "TASKS NUM_TASKS", "PROCID": "RANK",
@@ -36,14 +36,14 @@ _LINE = re.compile(rf"\b(sed)\s(?:[^|]*\s)?{_ID}\s*(?:p|q|!d)(?=[\s\"';]|$)"
                    rf"|\bhead\s+(?:-n\s*|-|--lines=){_ID}[^|]*\|\s*tail\b"
                    rf"|\bawk\s(?:[^|]*\bNR\s*==\s*{_ID}|-v\s*(\w+)={_ID}\s+'NR\s*==\s*\2\b)")  # fmt: skip
 _COUNTS = re.compile(r"TASK_ID\S*\s*(?:-eq|-gt|-ne|==?|!=|>)\s*[\"']?0|(?<!\$)\(\([^)]*\+[+=]|\blet\b")
-"""Text that leaves the index 0 out, or counts on from it."""
+"""Text that excludes the index 0, or adds to it."""
 ONE_THREAD = names_in(
     "hostname nvidia-smi echo ls cp mv rm mkdir rsync tar cat date env printenv sleep true lscpu pwd which pip"
 )
 
 
 def world_size(job: Job, launch: Launch) -> int | None:
-    """Return the ranks that a training has, or None where the script does not say."""
+    """Return the number of ranks of a training; None if the script does not determine it."""
     shape, per_node, under_srun = job.shape_at(launch), launch.layer("per-node"), launch.layer("srun") is not None
     if shape is None:
         return None
@@ -55,13 +55,13 @@ def world_size(job: Job, launch: Launch) -> int | None:
         return processes and processes * agents
     if mpirun := launch.layer("mpirun"):
         return job.number(launch, mpirun, "np", "n") or shape.tasks
-    if launch.layer("ranks") and (not under_srun or shape.tasks == shape.nodes):  # It starts a rank for each GPU.
+    if launch.layer("ranks") and (not under_srun or shape.tasks == shape.nodes):  # It starts one rank per GPU.
         return (shape.total_gpus or shape.tasks) if under_srun else (shape.gpus_per_node or 1)
     return shape.tasks if under_srun else 1
 
 
 def workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> int | None:
-    """Return the workers that a launcher starts on each node, or None where the script does not say."""
+    """Return the number of workers that a launcher starts on each node; None if the script does not determine it."""
     if per_node.name == "accelerate":
         total, machines = (job.number(launch, per_node, name) for name in ("num_processes", "num_machines"))
         return total // (machines or 1) if total else None
@@ -75,7 +75,7 @@ def workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> int |
 
 
 def tasks(job: Job) -> Iterator[Finding]:
-    """one-rank-per-gpu: what srun python gives each GPU."""
+    """one-rank-per-gpu: srun starts fewer or more ranks than there are GPUs."""
     for launch in job.launches:
         kind, shape, srun = launch.innermost.kind, job.shape_at(launch), launch.layer("srun")
         starter = srun or launch.layer("mpirun")
@@ -83,10 +83,10 @@ def tasks(job: Job) -> Iterator[Finding]:
             continue
         source = job.script.neighbour(launch.innermost.name) or ""
         ranks, gpus, nested = world_size(job, launch) or 1, shape.total_gpus, srun and launch.layer("mpirun")
-        # Where the program spawns ranks, the tasks are none.
+        # If the program spawns the ranks, the tasks are not ranks.
         if not gpus or nested or ranks in (gpus, 1) or SPAWNS.search(source) or shares_gpus(job, launch, ranks > gpus):
             continue
-        # An address alone does not show that each task is a rank: the one task of a node may spawn them.
+        # An address alone does not prove that each task is a rank: the only task of a node may spawn them.
         shown, many = job.shows_ddp(launch), ranks > shape.nodes and not source
         copies = many and srun is not None and ranks > gpus and "mpi" not in job.code.lower()
         if not shown and not copies and not (many and "MASTER_ADDR" in job.set_names):
@@ -105,7 +105,7 @@ def tasks(job: Job) -> Iterator[Finding]:
 
 
 def shares_gpus(job: Job, launch: Launch, several_to_a_gpu: bool) -> bool:
-    """Say whether the launch shares GPUs between its ranks, or leaves some to others beside it, on purpose."""
+    """Return whether the launch deliberately shares GPUs among its ranks, or leaves some to other steps."""
     srun = launch.layer("srun")
     given = {option.name: option.value for option in job.options.given} | dict(srun.options if srun else {})
     sharing = {"gpu-bind", "ntasks-per-gpu", "overcommit", "gpus-per-task"} & set(given)
@@ -115,7 +115,7 @@ def shares_gpus(job: Job, launch: Launch, several_to_a_gpu: bool) -> bool:
 
 
 def reach(job: Job) -> Iterator[Finding]:
-    """missing-srun: a launcher or a script for several nodes that runs on the first of them alone."""
+    """missing-srun: a launcher or a script for several nodes runs only on the first of them."""
     nodes = job.shape.nodes
     if nodes < 2 or not job.shape.nodes_known or len(job.components) > 1 or job.has_driver or job.steps:
         return
@@ -125,12 +125,12 @@ def reach(job: Job) -> Iterator[Finding]:
         starts = "srun " if launch.runs_script else "srun --kill-on-bad-exit=1 "
         edit = job.script.rewritten(launch.line, rf"(?<!\S)(?={program})", starts)
         apart = launch.command.in_background or launch.command.within("function_definition")
-        # On CPUs, what is told how many tasks there are starts them itself.
+        # On CPUs, a program that receives the number of tasks starts them itself.
         told = job.shape.tasks > nodes and str(job.shape.tasks) in launch.command.texts
         driver = told and not job.shape.total_gpus and not job.shows_ddp(launch)
         if per_node is None and launch is (job.trainings or own)[-1] and not driver:
             message = f"without srun this runs once, on the first of {nodes} nodes, unless it starts the others itself"
-            # A program that starts others by its own means is to run once.
+            # A program that starts the others itself must run once.
             edit = edit if job.shows_ddp(launch) else None
             yield Finding(launch.line, "missing-srun", message, "srun, where each task is a rank", edit, certain=False)
         elif per_node and per_node.name != "deepspeed" and not apart:
@@ -141,7 +141,7 @@ def reach(job: Job) -> Iterator[Finding]:
 
 
 def mpi(job: Job) -> Iterator[Finding]:
-    """mpi-count: mpirun's number of processes against the job's tasks."""
+    """mpi-count: mpirun starts more processes than the job has tasks."""
     freeing = {"oversubscribe", "hostfile", "machinefile", "host", "H", "map_by", "use_hwthread_cpus", "ppn"}
     for launch in job.launches:
         layer = launch.layers[0]
@@ -159,10 +159,10 @@ def mpi(job: Job) -> Iterator[Finding]:
 
 
 def devices(job: Job) -> Iterator[Finding]:
-    """visible-devices: GPUs by numbers that the job does not have."""
+    """visible-devices: numbers of GPUs that the job does not have."""
     gpus = job.shape.gpus_per_node or 0
     alone = len(job.launches) == 1 == job.shape.nodes
-    given = [word for launch in job.launches for _, word in launch.command.assignments]  # In front of the program.
+    given = [word for launch in job.launches for _, word in launch.command.assignments]  # Before the program.
     for name, word in job.script.assignments if gpus and len(job.components) == 1 else ():
         numbers = name == "CUDA_VISIBLE_DEVICES" and re.fullmatch(r"\d+(,\d+)*", word.text)
         chosen = set(map(int, word.text.split(","))) if numbers else set()
@@ -175,7 +175,7 @@ def devices(job: Job) -> Iterator[Finding]:
 
 
 def launchers(job: Job) -> Iterator[Finding]:
-    """deprecated-launcher, launcher-in-launcher, and what torchrun and the like do in this job."""
+    """deprecated-launcher, launcher-in-launcher, and the rules about torchrun and similar launchers."""
     for launch in job.launches:
         chain = [layer for layer in launch.layers if layer.kind in ("srun", "mpirun", "per-node")]
         per_node, shape = launch.layer("per-node"), job.shape_at(launch)
@@ -236,7 +236,7 @@ def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iter
     several = launch.layer("srun") is not None and shape.tasks > shape.nodes
     if not processes or not gpus or processes == gpus or several or "cpu" in per_node.options:
         return
-    # One worker may be meant where 1 is written; a model may be spread over all GPUs of a node.
+    # An explicit 1 may be intended: a model may be spread over all GPUs of a node.
     alone = processes == 1 and "$" not in (per_node.option(option) or "$") and shape.nodes == 1
     if processes < gpus and (alone or shares_gpus(job, launch, False)):
         return
@@ -256,7 +256,7 @@ def _with_value(job: Job, launch: Launch, option: str, value: int) -> Edit | Non
 
 
 def _deepspeed(job: Job, launch: Launch, deepspeed: Layer, shape: JobShape) -> Iterator[Finding]:
-    """deepspeed-nodes: deepspeed reaches the other nodes by ssh, and only those that its hostfile names."""
+    """deepspeed-nodes: deepspeed reaches other nodes by ssh, and only those in its hostfile."""
     if {"no_ssh", "node_rank"} & set(deepspeed.options) or shape.nodes < 2 or not shape.nodes_known:
         return
     message = f"without --hostfile deepspeed uses this node alone: the other {shape.nodes - 1} stay idle"
@@ -280,7 +280,7 @@ def step_nodes(job: Job) -> Iterator[Finding]:
 
 
 def step_cpus(job: Job) -> Iterator[Finding]:
-    """srun-cpus: the job's CPUs for each task, which its steps do not get. One finding answers for all steps."""
+    """srun-cpus: steps do not get the job's CPUs per task. One finding covers all steps."""
     asked = job.options.value("cpus-per-task")
     if (count(asked) or 1) < 2 or "SRUN_CPUS_PER_TASK" in job.code or job.options.last("exclusive"):
         return
@@ -295,7 +295,7 @@ def step_cpus(job: Job) -> Iterator[Finding]:
 
 
 def side_by_side(job: Job) -> Iterator[Finding]:
-    """step-takes-all: several steps in the background, each of which is given all of the job's tasks."""
+    """step-takes-all: several steps in the background each get all of the job's tasks."""
     sizes = ("ntasks", "ntasks-per-node", "nodes", "nodelist", "relative", "het-group")
     steps = [(x, srun) for x, srun, _ in job.known_steps if x.command.in_background and srun.option(*sizes) is None]
     for launch, srun in steps:
@@ -306,7 +306,7 @@ def side_by_side(job: Job) -> Iterator[Finding]:
 
 
 def misplaced(job: Job) -> Iterator[Finding]:
-    """shell-word: what srun is to start, and is no program."""
+    """shell-word: srun is given something that is not a program."""
     for launch in (x for x in job.launches if x.command.name != "time"):
         if re.match(r"[A-Za-z_]\w*=", name := launch.innermost.name):
             message = f"{launch.command.name} takes {name} for the name of a program"
@@ -325,14 +325,14 @@ def misplaced(job: Job) -> Iterator[Finding]:
 
 
 def unset(job: Job) -> Iterator[Finding]:
-    """unset-variable: the number of GPUs or tasks from a variable that Slurm sets for another option."""
+    """unset-variable: a number of GPUs or tasks comes from a variable that Slurm sets only for another option."""
     given = {option.name for option in job.options.given}
     gpus = {"gres", "gpus", "gpus-per-node"} & given and "gpus-per-task" not in given
     tasks = "nodes" in given and not {"ntasks", "ntasks-per-node", "ntasks-per-gpu"} & given
     world = [word for name, word in job.script.assignments if name == "WORLD_SIZE"]
     for launch in job.launches if gpus or tasks else ():
         words = launch.command.words
-        # srun sets SLURM_NTASKS in the tasks: it is empty where the batch shell expands it.
+        # srun sets SLURM_NTASKS in the tasks: it is empty if the batch shell expands it.
         now = " ".join(pieces(word.raw, quoted=False) for word in (*words, *world)) if tasks else ""
         text = " ".join(launch.variables.expand(word.raw) for word in words) if gpus else ""
         match = _FOR_GPUS.search(text) or _FOR_TASKS.search(now) or (not launch.layer("srun") and _OF_STEP.search(text))
@@ -346,19 +346,19 @@ def unset(job: Job) -> Iterator[Finding]:
 
 
 def never_set(job: Job) -> Iterator[Finding]:
-    """unset-variable: a name that Slurm never sets, where the script neither sets nor tests it."""
+    """unset-variable: a name that Slurm never sets, and that the script neither sets nor tests."""
     text = "\n".join((*job.script.outer, job.script.text))
     lines = [*enumerate(job.code.split("\n"), job.script.first_line)]
     for name, line in {name: line for line, source in lines[::-1] for name in _READ.findall(source)}.items():
         meant = [right for right, wrong in _MEANT.items() if name in wrong.split()]
         near = [] if name in _SET or name.lower().replace("_", "-") in SRUN else get_close_matches(name, _SET, 1, 0.81)
         own = re.search(rf"\bSLURM_{name}:?[-=+?]|-[nvz] \S*SLURM_{name}\b|\bread .*SLURM_{name}\b", text)
-        if (meant or near) and not own and not re.search("TMP|SCRATCH|LOCAL$", name):  # Some sites set those.
+        if (meant or near) and not own and not re.search("TMP|SCRATCH|LOCAL$", name):  # Some sites set these.
             new = f"SLURM_{(meant or near)[0]}"
             yield Finding(line, "unset-variable", f"Slurm sets no variable SLURM_{name}", new)
     code = re.sub(r"'[^'\n]*'", "''", job.code) if not re.search(r"(?m)^\s*(source|\.)\s", job.code) else ""
     for match in re.finditer(r"(?<!\\)\$\{?([a-z][a-z\d_]+)\b(?!:?[-+?=])", code):
-        # What is never named without its $ is neither set here, nor read, nor told of.
+        # A name that never appears without its $ is neither set nor read nor mentioned here.
         tested = re.search(rf"\[ [^\n]*\$\{{?{match[1]}\b", code)
         if not tested and not re.search(rf"(?<![$\w{{]){match[1]}\b|\$\{{[#!]{match[1]}", text):
             number = job.script.first_line + code.count("\n", 0, match.start())
@@ -368,7 +368,7 @@ def never_set(job: Job) -> Iterator[Finding]:
 
 
 def array(job: Job) -> Iterator[Finding]:
-    """array-from-zero: lines of a file by the index of an array, where that begins at 0."""
+    """array-from-zero: the index of an array that starts at 0 selects lines of a file."""
     indices, lines = job.options.value("array") or "", enumerate(job.code.split("\n"), job.script.first_line)
     found = ((number, _LINE.search(job.variables.expand(line))) for number, line in lines)
     number, match = next((pair for pair in found if pair[1]), (0, None))

@@ -1,4 +1,4 @@
-"""Rules about the form of a script and its options: what sbatch refuses, passes over, or reads in another way."""
+"""Rules about the form of a script and its options: what sbatch refuses, ignores or reads differently."""
 
 import re
 from collections import Counter
@@ -32,21 +32,21 @@ _WORD_TO_FILL_IN = re.compile(
     r"|^([\"'])(?:x{3,}|\[[a-z_ -]+(?:path|name|dir|id|key)\])\1$"
 )
 _PATH_TO_FILL_IN = r"^[A-Z]+(_(PATH|FILE)|_?DIR)(/.*)?$|(?<!\$)\{\w+\}"
-# <NAME>, where it is not from one file to another (`sort <in> out`).
+# <NAME>, unless it redirects from one file to another (`sort <in> out`).
 _ANGLED = re.compile(
     r"(?<=[/=:,@-])<\w(?:[\w-]*>|[^<>]*>$)|(?<!\S)<\w*(?:[A-Z_-][\w-]*>(?!\S)|[a-z]>(?=\s*($|[;|)])))"
     r"|(?<=/)<\w[^<>|&;]*>(?=/)|(?<!\S)<\w+(?: \w+)+>(?=\s*$)|<path/to/[^<>]*>|(?<![\w$@'\\])\{[a-z_]\w*\}(?![<>])"
 )
-# `# sbatch --nodes 2` says how the script is used: only capitals, or no blank, are a request gone wrong.
+# `# sbatch --nodes 2` documents the script's use: only capitals, or no blank, indicate a misspelt request.
 _ALMOST = re.compile(r"(?:\s*#\s*SBATCH|#(?P<typo>S[BATCH]{4,6}|SB[ATCHatch]{4}|[Ss]batch|BATCH))(?P<rest>\s+-.*)")
-_GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")  # Two requests on one line: the second is a comment of the first.
+_GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")  # Two requests on one line: the second is a comment.
 _PLACEHOLDER = re.compile(
     r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{(?!\w+:[-=?+])[^{}]*\}|\[[A-Za-z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
 )
 _JOB_SUFFIXES = (".sbatch", ".slurm", ".job")
 _OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?=\S*%))(0|BASH_SOURCE)\b")
-_TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<(?:[A-Za-z][\w .-]*|path/to/[^<>]*)>")  # bash cannot read it as it stands.
-_SHEBANGS = (  # Rule, what is wrong in a first line, what to write in its place, message.
+_TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<(?:[A-Za-z][\w .-]*|path/to/[^<>]*)>")  # bash cannot parse a template.
+_SHEBANGS = (  # Rule, pattern of a wrong first line, its replacement, message.
     ("typographic-dash", rf"(#!\S+\s+)([{DASHES}]+(\S*))", r"\1-\3",
      "{1!r} begins with a typographic dash: the shell takes it for the script to run"),
     ("shebang-words", r"(#!\s*\S*/env)\s+(?!-\S*S)(\S+\s+\S.*)", r"\1 -S \2",
@@ -68,9 +68,9 @@ def form(job: Job) -> Iterator[Finding]:
         message += " (a byte order mark stands before it)" if script.text.startswith("\ufeff") else ""
         message += f" (line {number} does, which is to be the first)" if number > first else ""
         meant = (shebang,) if shebang else ("#!/bin/bash", script.lines[0].lstrip("\ufeff"))
-        # Without options of sbatch it may be a program in another language.
+        # A file without options of sbatch may be a program in another language.
         known = (shebang or "#SBATCH" in script.text) and not script.shell.root.has_error
-        known = known and len(re.findall("(?m)^#!/", script.text)) < 2  # Several scripts in one file are to be parted.
+        known = known and len(re.findall("(?m)^#!/", script.text)) < 2  # Several scripts in one file must be separated.
         edit = Edit(number, (), above=(first, shebang), safe=True) if number > first else Edit(first, meant, safe=True)
         yield Finding(first, "no-shebang", message, meant[0], edit if known else None)
     for rule, pattern, instead, message in _SHEBANGS:
@@ -84,7 +84,7 @@ def form(job: Job) -> Iterator[Finding]:
 
 
 def syntax(job: Job) -> Iterator[Finding]:
-    """shell-syntax: what `bash -n`, which runs nothing, cannot read: the grammar takes a stray `done` for a program."""
+    """shell-syntax: `bash -n`, which runs nothing, cannot parse the script. (The grammar accepts a stray `done`.)"""
     script = job.script
     other = re.match(r"#!.*\b(z|k)sh\b", script.shebang[1]) or _TEMPLATE.search(script.text)
     if not script.is_shell or script.expanded or other:
@@ -97,11 +97,11 @@ def syntax(job: Job) -> Iterator[Finding]:
 
 
 def continued(job: Job) -> Iterator[Finding]:
-    """line-as-command: the rest of a command, or a variable before a blank, which bash runs as a command of its own."""
+    """line-as-command: bash runs the rest of a command, or a variable's name before a blank, as a separate command."""
     for command in (*job.script.commands, *job.inner):
         first, second = [*(word.raw for word in command.words), "", ""][:2]
         source, cause, fix, edit = job.script.source(command.line), " as a command", "", None
-        # No program is called so: by capitals alone, or as a variable that the script reads.
+        # Not the name of a program: all capitals, or a variable that the script reads.
         called = re.fullmatch(r"[A-Z_][A-Z\d_]*", first) or re.search(rf"\$\{{?{re.escape(first)}\b", job.code)
         kept = any(re.fullmatch(rf'"?\$\{{?{name}\}}?"?', word.raw) for name, word in command.assignments)
         again = [x.line for x in command.words[1:-1] if x.text == command.name and x.line > command.line]
@@ -128,7 +128,7 @@ def continued(job: Job) -> Iterator[Finding]:
 
 
 def spooled(job: Job) -> Iterator[Finding]:
-    """script-folder: the folder of the script, which is not where its author put it."""
+    """script-folder: the script uses its own folder, which is Slurm's spool folder in a job."""
     known = re.search(r"SLURM_SUBMIT_DIR|\bscontrol show (-\S+ )?job\b|\bsbatch\b", job.code) or job.script.expanded
     for number, line in enumerate(job.code.split("\n"), job.script.first_line):
         found = _OWN_FOLDER.search(line)
@@ -139,11 +139,11 @@ def spooled(job: Job) -> Iterator[Finding]:
 
 
 def words(job: Job) -> Iterator[Finding]:
-    """unknown-option, site-option, malformed-option, typographic-dash; of srun too."""
+    """unknown-option, site-option, malformed-option, typographic-dash, for sbatch and srun."""
     read, known_here = set[int](), {f"--{name}" for name in job.site.options}
     for problem in (each for options in job.components for each in options.problems):
         source = job.script.source(problem.line)
-        # sbatch has refused the line before it comes to this word; what the shell makes of a $ is known when it runs.
+        # sbatch refuses the line before it reaches this word; the value of a $ is known only when the shell runs.
         again = problem.rule == "malformed-option" and problem.line in read
         read.add(problem.line)
         if again or (job.script.expanded and "$" in source) or problem.word.partition("=")[0] in known_here:
@@ -172,19 +172,19 @@ def _placeholder(line: int, source: str, cause: str = " before you submit") -> F
 
 
 def _passed_over(script: Script) -> Iterator[tuple[int, str, list[str], bool, bool]]:
-    """Yield what looks like a request and is none: its line and words, options, if it is late, if it is misspelt."""
+    """Yield lines that look like requests but are not: line, words, options, late (bool), misspelt (bool)."""
     last = script.commands[-1].last_line if script.commands else script.first_line + len(script.lines)
     for number, line in enumerate(script.lines, script.first_line):
         late = number > script.first_command
         match, almost = DIRECTIVE.match(line), _ALMOST.fullmatch(line)
         glued = _GLUED.search(line) if match and not late else None
-        aside = not match and almost and not almost["typo"] and number > last  # Put aside below the last command.
+        aside = not match and almost and not almost["typo"] and number > last  # Disabled below the last command.
         looks = glued or (late and script.is_shell and match) or (not match and almost)
         if number in script.shell.quoted_lines or not looks or aside:
             continue
         words = split_directive(looks["rest"]) or [""]
         options = read_options(words, number, "sbatch")
-        # A word that is not an option is the script's name: the line says how to use it.
+        # A word that is not an option is the script's name: the line documents its use.
         usage = almost is not None and any("neither an option" in problem.message for problem in options.problems)
         if words[0].startswith("-") and not usage:
             names = [option.name for option in options.given]
@@ -192,16 +192,16 @@ def _passed_over(script: Script) -> Iterator[tuple[int, str, list[str], bool, bo
 
 
 def ignored(job: Job) -> Iterator[Finding]:
-    """ignored-option: lines that look like options and are passed over."""
+    """ignored-option: lines that look like options but are ignored."""
     passed_over = [*_passed_over(job.script)]
     live = {option.name for options in job.components for option in options.given}
-    # A line with a blank is off on purpose where another says something else of the same.
+    # A line with a blank is disabled on purpose if another line sets the same option.
     decided = live.union(*(group for group in _ALTERNATIVES if group & live))
     decided |= _SHAPING if re.search(r"(?i)\b(remove the (white)?space|uncomment)", job.script.text) else set()
     spaced = Counter(name for _, _, names, late, typo in passed_over for name in names if not late and not typo)
     decided |= {name for name, times in spaced.items() if times > 1}
     if not (job.options.given or job.script.path.suffix in _JOB_SUFFIXES or any(late for *_, late, _ in passed_over)):
-        return  # Nothing here is for sbatch: what looks like an option is an example.
+        return  # No line is for sbatch: lines that look like options are examples.
     for number, text, given, late, typo in passed_over:
         names = set(given)
         if not (names - live if late or typo else names & _SHAPING - decided):
@@ -229,7 +229,7 @@ def values(job: Job) -> Iterator[Finding]:
             cause = ": it is part of the name"
             message = f"sbatch expands no {match[0]} in --{option.name}{cause}"
             user = option.name in ("output", "error") and re.match(r"\$\{?(USER|USERNAME|LOGNAME)\b", match[0])
-            # What is not in another folder lies where sbatch is called.
+            # A path without a folder is relative to where sbatch is called.
             here = option.name != "chdir" and re.match(r"\$\{?(PWD|SLURM_SUBMIT_DIR)\b", match[0])
             fixed = source.replace(match[0], "%u") if user else source.replace(match[0] + "/", "") if here else ""
             fix = "the path in full" if "/" in option.value else ""
@@ -238,7 +238,7 @@ def values(job: Job) -> Iterator[Finding]:
 
 
 def unfilled(job: Job) -> Iterator[Finding]:
-    """placeholder: words of commands that have still to be filled in; bash takes <NAME> for redirections."""
+    """placeholder: words of commands that must still be filled in; bash reads <NAME> as redirections."""
     lines, quoted = enumerate(job.code.split("\n"), job.script.first_line), job.script.shell.quoted_lines
     bare = ((line, re.sub(r"\"[^\"]*(\"|$)|'[^']*('|$)|\$\{[^}]*\}", "''", text)) for line, text in lines)
     found = [(line, _ANGLED.search(text)) for line, text in bare if line not in quoted]
@@ -249,7 +249,7 @@ def unfilled(job: Job) -> Iterator[Finding]:
 
 
 def _to_fill_in(option: Given, refused: bool) -> bool:
-    """Say whether a value is a placeholder: of an option with a form of its own only where sbatch refuses it."""
+    """Return whether a value is a placeholder; for an option with a fixed format, only if sbatch refuses it."""
     if not refused:
         name = option.name in _NAMES and re.search(_UNFILLED_NAME, option.value)
         path = _WORD_TO_FILL_IN.search(option.value) or re.search(_PATH_TO_FILL_IN, option.value)
@@ -269,18 +269,18 @@ def _refused(job: Job, option: Given) -> Finding:
     return Finding(option.line, "bad-value", message, fix, edit, cause=cause)
 
 
-# What sbatch refuses of times, memory and GPUs, and what it reads.
+# Times, memory and GPUs: the texts that sbatch accepts.
 _MEANT: Sequence[tuple[str, str | Callable[[re.Match[str]], str]]] = (
     (r"(?i)^(\d+)\s*m(ins?|inutes?)?$", r"\1"), (r"(?i)^(\d+)\s*h(ours?|rs?)?$", r"\1:00:00"),
     (r"(?i)^(\d+)\s*d(ays?)?$", r"\1-00:00:00"), (r"(?i)^(\d+)\s*([mgt])i?b?$", r"\1\2"),
     (r"(?i)^(\d+\.\d+)\s*gi?b?$", lambda found: f"{float(found[1]) * 1024:.0f}M"),
     (r"^gpus?[=:](\d+)$", r"gpu:\1"), (r"^gpus?[=:](\w*[A-Za-z]\w*)[:=](\d+)$", r"gpu:\1:\2"), (r"$", ":1"),
 )  # fmt: skip
-# Each was held against a real sbatch (tests/launch/slurm/test_lint_against_sbatch.py), which takes more than its
+# Each was compared with a real sbatch (tests/launch/slurm/test_lint_against_sbatch.py), which accepts more than its
 # manual says: `--time=1:99`, `--mem=4GB`, `--nodes=-1`.
 _TIME = re.compile(r"(?i)unlimited|infinite|-\d+|\d+-(\d+(:\d+){0,2})?|\d+(:\d+){0,2}")
 _MEMORY = re.compile(r"(?i)\d+([kmgt]b?)?")
-_FORMS: Sequence[tuple[str, Callable[[str], object], str, str]] = (  # Options, what reads their values and expects.
+_FORMS: Sequence[tuple[str, Callable[[str], object], str, str]] = (  # Options, their parser, the expected form.
     ("nodes", slurm.node_range, "a number, or least-most", "2"),
     ("""ntasks ntasks-per-node ntasks-per-socket ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu mincpus
      sockets-per-node cores-per-socket threads-per-core""", count, "a number of at least 1", "4"),
@@ -295,7 +295,7 @@ _FORM_OF = {name: form[1:] for form in _FORMS for name in names_in(form[0])}
 
 
 def together(job: Job) -> Iterator[Finding]:
-    """options-contradict, memory-in-megabytes, repeated-option: what sbatch refuses together, or replaces."""
+    """options-contradict, memory-in-megabytes, repeated-option: options that sbatch refuses together or overrides."""
     steps = ((step.layers[0].slurm, _REFUSED_TOGETHER[:1]) for step in job.steps)
     for options, groups in (*((options, _REFUSED_TOGETHER) for options in job.components), *steps):
         for given in ([option for name in names if (option := options.last(name))] for names in groups):
@@ -303,7 +303,7 @@ def together(job: Job) -> Iterator[Finding]:
                 message = f"Slurm refuses {' and '.join(f'--{option.name}' for option in given)} together"
                 yield Finding(max(option.line for option in given), "options-contradict", message, "keep one of them")
     for options, shape in zip(job.components, job.shapes, strict=True):
-        for option in (each for each in options.given if each.name != "mail-type"):  # Of these it reads all.
+        for option in (each for each in options.given if each.name != "mail-type"):  # sbatch reads all of these.
             if (holds := options.last(option.name)) and holds.value != option.value:
                 cause = f" is replaced by {holds.value} on line {holds.line}"
                 message = f"--{option.name}={option.value}{cause}"
@@ -317,7 +317,7 @@ def together(job: Job) -> Iterator[Finding]:
         each, total = (gpu_count(options.value(name)) for name in ("gpus-per-task", "gpus"))
         if per_task and not options.last("ntasks", "gpus", "ntasks-per-node", "nodes", "ntasks-per-gpu"):
             message, fix = "sbatch refuses --gpus-per-task without --ntasks or --gpus", "for example #SBATCH --ntasks=4"
-            yield Finding(per_task.line, "options-contradict", message, fix, certain=False)  # They may be typed.
+            yield Finding(per_task.line, "options-contradict", message, fix, certain=False)  # Or typed.
         message = ""
         if total and on_node and not per_task and count(options.value("nodes")) and total != on_node * shape.nodes:
             message = f"--gpus={total} contradicts {shape.nodes} nodes × {on_node} GPUs = {on_node * shape.nodes}"
@@ -328,7 +328,7 @@ def together(job: Job) -> Iterator[Finding]:
 
 
 def dependency(job: Job) -> Iterator[Finding]:
-    """fixed-dependency: the number of one job, in a script that is submitted more than once."""
+    """fixed-dependency: the id of one job in a script that is submitted more than once."""
     for options in job.components:
         if (after := options.last("dependency")) and re.search(r"after\w*:\d{4,}", after.value):
             message = f"--dependency={after.value} is of one submission: the next has no such job to wait for"
@@ -337,7 +337,7 @@ def dependency(job: Job) -> Iterator[Finding]:
 
 
 def site(job: Job) -> Iterator[Finding]:
-    """site-partition, site-required: what the site's file says of its partitions, and of what each job gives."""
+    """site-partition, site-required: violations of the site's file: unknown partitions, missing options."""
     given = [option for options in job.components for option in options.given]
     elsewhere = any(option.name == "clusters" for option in given)
     for option in (each for each in given if each.name == "partition" and job.site.partitions and not elsewhere):
@@ -347,7 +347,7 @@ def site(job: Job) -> Iterator[Finding]:
             message = f"this site has no partition {' and '.join(absent)}" + (f"; did you mean {near}?" if near else "")
             yield Finding(option.line, "site-partition", message, f"one of {', '.join(job.site.partitions)}")
     missing = {slurm.SBATCH_SHORT.get(name, name) for name in job.site.required} - {option.name for option in given}
-    # A piece of a script, and what another script submits, may be given it elsewhere.
+    # A fragment, or a script submitted by another script, may get the option elsewhere.
     if given and missing and job.script.complete and not job.script.outer:
         message = f"this site requires {' and '.join(f'--{name}' for name in sorted(missing))}"
         yield Finding(min(option.line for option in given), "site-required", message)

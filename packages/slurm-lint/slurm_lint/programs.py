@@ -1,4 +1,4 @@
-"""Teach the linter a program that is one rank of several, and read the file of a site."""
+"""Teach the linter programs whose processes are ranks, and read a site's file."""
 
 import re
 import tomllib
@@ -20,29 +20,29 @@ SITE_VARIABLE = "SLURM_LINT_SITE"
 
 
 class Program(Protocol):
-    """A program each of whose processes is a rank; where srun starts one a node, it starts a rank for each GPU there.
+    """A program whose processes are ranks; if srun starts one process per node, it starts a rank for each GPU there.
 
-    `rules` are those of its own, which `check` reports.
+    `rules` are the program's own rules, reported by `check`.
     """
 
     rules: "Sequence[Rule]"
 
     def script_word(self, words: Sequence[str], *, image: bool) -> int | None:
-        """Return the place of the user's script among the words; 0: there is none; None: they start something else.
+        """Return the index of the user's script among the words; 0: there is no script; None: not this program.
 
-        The first word is a command or a module, or the name of an `image` whose own entry point reads the others.
+        The first word is a command or a module, or the name of an `image` whose entry point reads the other words.
         """
 
     def check(self, job: "Job") -> "Iterator[Finding]":
-        """Yield what is wrong with the lines of a job that start the program."""
+        """Yield findings about the lines of a job that start the program."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """A cluster as its administrator describes it once, in a file of TOML; what is not said is not checked.
+    """A cluster as its administrator describes it in a TOML file; entries that are absent are not checked.
 
-    slurm: the version, as 23.02. partitions: those there are. required: the options that a job must give. options:
-    those that plugins add to sbatch and srun. disable: rules, by code or name, that do not hold here.
+    slurm: the version, such as 23.02. partitions: the existing ones. required: options that every job must give.
+    options: options that plugins add to sbatch and srun. disable: rules, by code or name, that are turned off.
     """
 
     slurm: float | None = None
@@ -54,7 +54,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Asked:
-    """The site of a script, the programs that the linter was taught, and whether advice is wanted."""
+    """The site of a script, the programs that the linter was taught, and whether to show advice."""
 
     site: Site = field(default_factory=Site)
     programs: tuple[Program, ...] = ()
@@ -65,10 +65,10 @@ NOTHING = Asked()
 
 
 def read_site(path: str | None, slurm: str | None = None) -> Site:
-    """Load the site's file: the one named, that of $SLURM_LINT_SITE, or /etc/slurm-lint.toml where there is one.
+    """Load the site's file: the one named, that of $SLURM_LINT_SITE, or /etc/slurm-lint.toml if it exists.
 
-    `slurm` is a version that was typed, which holds before the file's. UsageError: there is no such file, or one of its
-    lines is not understood.
+    `slurm` is a version given on the command line, which overrides the file's. UsageError: there is no such file, or
+    one of its lines is not understood.
     """
     name = path or environ.get(SITE_VARIABLE) or SITE_FILE
     said: Mapping[str, Any] = {}

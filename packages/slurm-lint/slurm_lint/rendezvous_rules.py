@@ -19,17 +19,17 @@ _HOSTNAME = re.compile(r"\$\(\s*hostname[^|)]*\)|`hostname[^`]*`|\$\{?(HOSTNAME|
 _MASTER_NAMES = ("MASTER_ADDR", "master_addr", "rdzv_endpoint", "main_process_ip")
 _PORT_NAMES = ("rdzv_endpoint", "init_method", "MASTER_PORT", "master_port", "main_process_port")
 _LIST = r"\$\{?SLURM(?:_JOB|_STEP)?_NODELIST\b\}?"
-# Only pipelines whose answer is certain: the last line, or a line by its number from the second on.
+# Only pipelines with a certain result: the last line, or a line by its number from the second on.
 _LATER_LINE = re.compile(r"\|\s*(tail\s+(-n\s*|-)1|sed\s+(-n\s+)?['\"]?([2-9]p|[2-9]!d|[2-9]q;d|\$p)['\"]?"
                          r"|awk\s+['\"]?NR\s*==\s*[2-9]\d*\s*(\{\s*print[^|]*\})?['\"]?)\s*\)?$")  # fmt: skip
 _SHOW = "scontrol show hostname"
 _OF_A_JOB = re.compile(r"(?<!\\)\$\{?(SLURM_(?:\w*ID|(?:JOB_)?NODELIST|NNODES|NTASKS))\b(?!:?[-=+?])")
 _INHERITED = names_in("PATH HOME USER PWD HOSTNAME TMPDIR SCRATCH WORK LD_LIBRARY_PATH PYTHONPATH")
-"""Variables that the environment of sbatch may have, exported already."""
+"""Variables that may already be exported in sbatch's environment."""
 
 
 class _Setting(NamedTuple):
-    """A place where the script names a master or a port: its value, unexpanded, and who evaluates it."""
+    """A place where the script sets a master or a port: its unexpanded value, and the shell that evaluates it."""
 
     name: str
     word: Word
@@ -68,9 +68,9 @@ def master(job: Job) -> Iterator[Finding]:
         host = text.rpartition(":")[0] if setting.name == "rdzv_endpoint" and re.search(r":[^:]*$", text) else text
         again = setting.name != "MASTER_ADDR" and job.variables.expand(host) == job.variables.expand("$MASTER_ADDR")
         rule, message = _judge(job, setting, host, c10d or _uses_c10d(setting.launch))
-        if not rule or again:  # What is wrong with MASTER_ADDR is said where it is set.
+        if not rule or again:  # A wrong MASTER_ADDR is reported where it is set.
             continue
-        # Any program may read an exported address, or not; a launcher's own option is certain to count.
+        # A program may or may not read an exported address; a launcher's own option certainly takes effect.
         counts = setting.launch is not None and setting.name != "MASTER_ADDR"
         fix = f"export MASTER_ADDR={FIRST_HOST}"
         if setting.name != "MASTER_ADDR":
@@ -80,7 +80,7 @@ def master(job: Job) -> Iterator[Finding]:
 
 
 def hosts(job: Job) -> Iterator[Finding]:
-    """hosts-in-one-word: an array that was to hold a host in each element."""
+    """hosts-in-one-word: an array that should hold one host in each element."""
     for name, word in job.script.assignments:
         quoted = re.fullmatch(r'\("([^"]*)"\)', word.raw)
         later = re.search(rf"\$\{{{name}\[(?![0@*]\])[^]]*\]", job.code)
@@ -97,17 +97,17 @@ def _assigned(job: Job, setting: _Setting, line: str) -> Edit | None:
 
 
 def _spans(job: Job, launch: Launch, apart: bool = False) -> bool:
-    """Say whether a launch is one run on several nodes; apart: also one node's part of it, by its own options."""
+    """Return whether a launch is one run on several nodes; apart: also one node's part of it, by its own options."""
     shape, layer = job.shape_at(launch), launch.layer("per-node")
     part = apart and layer is not None and (job.number(launch, layer, "nnodes", "num_machines") or 1) > 1
     under = launch.layer("srun") is not None or launch.layer("mpirun") is not None or part
-    # Where --nodes has still to be filled in, --nnodes says as much.
+    # If --nodes is still to be filled in, --nnodes gives the number.
     to_fill_in = shape is not None and not shape.nodes_known and "$" in ((layer and layer.option("nnodes")) or "")
     return shape is not None and (shape.nodes > 1 or to_fill_in) and under and launch.trains
 
 
 def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str]:
-    """Return the rule that a master's host is against and why, or nothing."""
+    """Return the rule that a master's host violates and the message; empty strings if there is none."""
     expanded, nodes = job.variables.expand(host), job.options.value("nodelist") or ""
     if setting.per_task and _HOSTNAME.search(host) and "SLURM_PROCID" not in job.code:
         return "master-per-task", "each task names its own host as the master"
@@ -133,7 +133,7 @@ def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str
 
 
 def backend(job: Job) -> Iterator[Finding]:
-    """c10d-without-endpoint, node-rank-missing: how the nodes of torchrun find each other, and which is the first."""
+    """c10d-without-endpoint, node-rank-missing: torchrun's nodes cannot find each other, or all believe to be first."""
     for launch in job.launches:
         layer = launch.layer("per-node")
         if layer is None or layer.name in ("deepspeed", "accelerate") or not _spans(job, launch):
@@ -151,7 +151,7 @@ def backend(job: Job) -> Iterator[Finding]:
 
 
 def too_early(job: Job) -> Iterator[Finding]:
-    """expanded-too-early: one task's variables in the batch shell, and the job's in the shell that submits it."""
+    """expanded-too-early: the batch shell expands a task's variables, or the submitting shell those of the job."""
     submitted = job.script.expanded and not any(re.search("#SBATCH|SLURM_", line) for line in job.script.outer)
     for number, line in enumerate(job.script.lines if submitted else (), job.script.first_line):
         if match := _OF_A_JOB.search(line):
@@ -185,7 +185,7 @@ def too_early(job: Job) -> Iterator[Finding]:
 
 def port(job: Job) -> Iterator[Finding]:
     """fixed-port, port-per-task."""
-    # torchrun, accelerate and deepspeed read their own options; who tells of it, or has a default, uses nothing.
+    # torchrun, accelerate and deepspeed read their own options; a MASTER_PORT only printed or defaulted has no effect.
     launched = job.trainings and all(launch.layer("per-node") for launch in job.trainings)
     own = (command for command in (*job.script.commands, *job.inner) if command.name not in ("echo", "printf"))
     words = (word.raw for command in own for word in (*command.words, *(word for _, word in command.assignments)))
@@ -193,12 +193,12 @@ def port(job: Job) -> Iterator[Finding]:
     for setting in (setting for setting in _settings(job) if setting.name in _PORT_NAMES):
         text = setting.word.text
         if (setting.name == "MASTER_PORT" and unread) or (setting.name == "master_port" and _uses_c10d(setting.launch)):
-            continue  # c10d reads the endpoint alone.
+            continue  # c10d reads only the endpoint.
         if setting.name in ("rdzv_endpoint", "init_method"):
             text = text.rpartition(":")[2] if ":" in text else ""
         expanded = job.variables.expand(text)
         if re.fullmatch(r"\d+", expanded) and expanded != "0" and not job.has_whole_nodes:
-            # A variable may carry the number to where it is used: the line is that where it is written.
+            # If a variable carries the number to its use, report the line where the number is written.
             written = (word.line for _, word in job.script.assignments if re.search(rf"\b{expanded}\b", word.raw))
             line = next(written, setting.word.line)
             message = f"port {expanded} is fixed: two jobs on one node collide"
@@ -213,7 +213,7 @@ def port(job: Job) -> Iterator[Finding]:
 
 
 def default_port(job: Job) -> Iterator[Finding]:
-    """fixed-port: that of torchrun or deepspeed on one node, where it is told none."""
+    """fixed-port: torchrun or deepspeed uses its default port on one node."""
     for launch in job.trainings if not job.has_whole_nodes and "PET_" not in job.code else ():
         layer, shape, c10d = launch.layer("per-node"), job.shape_at(launch), _uses_c10d(launch)
         told = {"standalone", "rdzv_endpoint", "rdzv_conf", "" if c10d else "master_port"}
@@ -230,11 +230,11 @@ def default_port(job: Job) -> Iterator[Finding]:
 
 
 def unexported(job: Job) -> Iterator[Finding]:
-    """not-exported: what the script sets, and a launch's own shell reads, or its tasks."""
+    """not-exported: a launch's shell or its tasks read a variable that the script sets but does not export."""
     for launch in job.launches:
         container, shape = launch.layer("container"), job.shape_at(launch)
         if container and container.name not in ("apptainer", "singularity"):
-            continue  # Docker's have an environment of their own.
+            continue  # Docker's containers have their own environment.
         read = set(re.findall(r"\$\{?([A-Za-z_]\w*)\b(?!:?[-=+?])", launch.expands)) - _INHERITED
         if launch.trains and launch.layer("srun") and shape and shape.tasks > 1:
             read |= {name for name in ("MASTER_ADDR", "MASTER_PORT") if not re.search(rf"\$\{{?{name}\b", job.code)}

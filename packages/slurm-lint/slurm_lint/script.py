@@ -18,18 +18,18 @@ _DISABLE = r"#\s*slurm-lint:\s*disable=([\w, -]+)"
 
 @dataclass(frozen=True)
 class Script:
-    """A job script as it is written. `components` are the requests of a heterogeneous job; most scripts have one."""
+    """A job script as written. `components` are the requests of a heterogeneous job; most scripts have one."""
 
     path: Path
     text: str
-    complete: bool = True  # This is what sbatch is given, and not a piece of it quoted in a README.
+    complete: bool = True  # The whole script that sbatch receives, not a fragment quoted in a README.
     first_line: int = 1
     expanded: bool = False  # A shell replaces its variables before sbatch reads it (`sbatch <<EOF`).
-    outer: tuple[str, ...] = ()  # The lines of the file up to the here-document that it is; none: it is not in one.
+    outer: tuple[str, ...] = ()  # The file's lines before this here-document; empty if it is not in one.
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines without their ends."""
+        """The lines without line ends."""
         return [line.removesuffix("\r") for line in self.text.split("\n")]
 
     def source(self, line: int) -> str:
@@ -39,21 +39,21 @@ class Script:
 
     @cached_property
     def shebang(self) -> tuple[int, str]:
-        """The number and the text of the line that says what runs the script, which by mistake may not be the first."""
+        """The number and the text of the #! line, which by mistake may not be the first."""
         if self.text.startswith("#!"):
             return self.first_line, self.lines[0]
         for number, line in enumerate(self.lines, self.first_line):
             if found := re.match(r"\ufeff?\s*(?:#+\s*!\s*|!)(/.*)", line):
                 return number, f"#!{found[1]}"
             if re.search(r"^[^#]*['\"<$]|^\s*\w+=", line):
-                break  # A command, or what opens a text of another file.
+                break  # A command, or the start of another file's text.
         return self.first_line - 1, ""
 
     @cached_property
     def first_command(self) -> int:
-        """The line after which sbatch reads no option: the first that is neither blank nor a comment.
+        """The line where sbatch stops reading options: the first that is neither blank nor a comment.
 
-        What a line holds that is a variable, in a script that a shell expands, is known when it runs.
+        In a script that a shell expands, a line that is a variable may turn out to be anything.
         """
         passed_over = re.compile(r"\ufeff?\s*($|#|[$`])" if self.expanded else r"\ufeff?\s*($|#)")
         lines = enumerate(self.lines, self.first_line)
@@ -62,7 +62,7 @@ class Script:
 
     @cached_property
     def body(self) -> str:
-        """The script with nothing but its interpreter in front of its first command."""
+        """The script without the lines between its interpreter and its first command."""
         above = self.first_command - self.first_line
         return "\n".join([*[self.shebang[1], *[""] * above][:above], *self.lines[above:]])
 
@@ -86,15 +86,15 @@ class Script:
 
     @cached_property
     def is_shell(self) -> bool:
-        """True where the script is one that bash or sh runs (or a piece with no first line)."""
+        """True if bash or sh runs the script (or it is a fragment without a first line)."""
         return re.match(r"(?!#!)|#!.*\b(ba|z|k|da)?sh\b", self.shebang[1]) is not None
 
     @cached_property
     def shell(self) -> ShellText:
-        """The parsed script; empty where another interpreter runs it."""
-        # bash drops a backslash at the very end; the grammar cannot read on from it.
+        """The parsed script; empty if another interpreter runs it."""
+        # bash drops a backslash at the very end; the grammar cannot continue after it.
         text = re.sub(r"\\\n*\Z", "", self.body)
-        text = re.sub(r"\\([$`\\])", r"\1", text) if self.expanded else text  # As the job will have it.
+        text = re.sub(r"\\([$`\\])", r"\1", text) if self.expanded else text  # As the job will receive it.
         return ShellText(text + "\n" if self.is_shell else "", self.first_line)
 
     @property
@@ -104,7 +104,7 @@ class Script:
 
     @cached_property
     def assignments(self) -> list[tuple[str, Word]]:
-        """The variables that its commands set, each with its value."""
+        """The variables that its commands set, with their values."""
         return [assigned for command in self.commands for assigned in command.assignments]
 
     @cached_property
@@ -119,23 +119,23 @@ class Script:
 
     @property
     def inner(self) -> Iterator["Script"]:
-        """Yield the job scripts in the here-documents of this one, unless they are templates that sed fills in."""
+        """Yield the job scripts in this script's here-documents, except templates that sed fills in."""
         for text, line, expanded in () if re.search(r"\bsed\b.*\bs.([<{@%]|__)\w", self.text) else self.shell.heredocs:
             outer = tuple(self.lines[: line - self.first_line])
             begun = re.match(r"\s*[$`]", text) if expanded else None
             whole = text.startswith("#!") or (not begun and re.search(r"\bsbatch\b|[^>&]>[^>&]", outer[-1]))
-            # What is added to another file, or shown, may begin with anything.
+            # Text appended to another file, or printed, may begin with anything.
             if re.search(r"^#SBATCH\s+-", text, re.MULTILINE) and (whole or begun or re.match(r"\s*#", text)):
                 inner = replace(self, text=text.rstrip("\t"), first_line=line, expanded=expanded, outer=outer)
                 yield replace(inner, complete=bool(self.complete and whole))
 
     def rewritten(self, first: int, pattern: str, new: str, last: int = 0) -> Edit | None:
-        """Return the edit that rewrites a piece of one of the lines, the first that has it, or None."""
+        """Return the edit that rewrites the first match of a pattern in the lines; None if there is none."""
         changed = ((at, re.sub(pattern, new, self.source(at), count=1)) for at in range(first, max(first, last) + 1))
         return next((Edit(at, (line,)) for at, line in changed if line != self.source(at)), None)
 
     def with_option(self, name: str, value: object, line: int = 0) -> Edit:
-        """Return the edit that gives an option of sbatch a value: on its line, or on a new one after the others."""
+        """Return the edit that sets an option of sbatch: on its line, or on a new line after the other options."""
         given = [option for options in self.components for option in options.given]
         if at := line or max((option.line for option in given if option.name == name), default=0):
             letter = next((letter for letter, known in SBATCH_SHORT.items() if known == name), "-")
@@ -145,14 +145,14 @@ class Script:
         return Edit(after, (self.source(after), f"#SBATCH --{name}={value}"))
 
     def disabled(self, line: int = 0) -> set[str]:
-        """Return the rules that `# slurm-lint: disable=NTH308` turns off: at a line's end, or for the file (0)."""
+        """Return the rules that `# slurm-lint: disable=NTH308` turns off on a line, or (0) in the whole file."""
         while self.source(line).endswith("\\"):
-            line += 1  # No comment can follow a backslash: that of the command's last line counts.
+            line += 1  # No comment can follow a backslash, so use the one on the command's last line.
         found = re.findall(_DISABLE, self.source(line)) if line else re.findall(rf"(?m)^\s*{_DISABLE}", self.text)
         return set(re.split(r"[\s,]+", ",".join(found)))
 
     def neighbour(self, path: str) -> str | None:
-        """Return the text of a file that the script names, looked for beside it and where it is submitted."""
+        """Read a file that the script names, searched for beside it and in the folder of submission; None if absent."""
         if not path or "$" in path or "\0" in path or len(path) > 500:
             return None
         for file in (self.path.parent / path, Path.cwd() / path):
@@ -163,12 +163,12 @@ class Script:
 
 
 def split_directive(text: str) -> list[str] | None:
-    """Split the options of a line as sbatch does, or returns None where a quote stays open.
+    """Split the options of a line as sbatch does; return None if a quote is not closed.
 
-    `#` begins a comment at any place that no quote protects (`-n 2#two` is 2 tasks); a backslash keeps a character.
+    An unquoted `#` begins a comment anywhere (`-n 2#two` is 2 tasks); a backslash escapes a character.
     """
     lexer = shlex.shlex(text.rstrip("\\"), posix=True, punctuation_chars=False)
-    # sbatch takes a backslash in double quotes for itself.
+    # In double quotes, sbatch takes a backslash literally.
     lexer.whitespace_split, lexer.commenters, lexer.escapedquotes = True, "#", ""
     try:
         return list(lexer)

@@ -1,4 +1,4 @@
-"""Read shell scripts with tree-sitter's bash grammar: the commands in order, and the words of each."""
+"""Parse shell scripts with tree-sitter's bash grammar into commands and their words."""
 
 import re
 from collections.abc import Iterator
@@ -13,17 +13,17 @@ from tree_sitter import Language, Node, Parser
 STATEMENTS = ("command", "declaration_command", "variable_assignment", "variable_assignments", "unset_command",
               "test_command")  # fmt: skip
 REPEATED = ("for_statement", "c_style_for_statement", "while_statement", "function_definition")
-"""Nodes whose commands may run more than once."""
+"""Nodes whose commands may run repeatedly."""
 CONDITIONAL = ("if_statement", "elif_clause", "else_clause", "case_item", "list", *REPEATED)
 _WRAPPING = ("list", "pipeline", "redirected_statement", "negated_command", "subshell", "compound_statement")
-_INSIDE = ("comment", "heredoc_body", "command_substitution", "process_substitution", "array")  # No command is in one.
+_INSIDE = ("comment", "heredoc_body", "command_substitution", "process_substitution", "array")  # No commands inside.
 _NO_WORD = ("file_redirect", "heredoc_redirect", "herestring_redirect", "comment")
 _QUOTED = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|(["'])""", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
 PARSE_LIMIT_S = 60
 _BASH = Language(tree_sitter_bash.language())
-# The scanner of tree-sitter-bash asks C's isalpha() about any character after `{`; beyond U+00FF that reads outside
-# libc's table, and the process dies. So each byte beyond ASCII is shown to it as two letters from U+00C0 on.
+# The scanner of tree-sitter-bash calls C's isalpha() for any character after `{`; above U+00FF that reads outside
+# libc's table, and the process crashes. So each non-ASCII byte is passed to it as two letters from U+00C0 up.
 _LETTERS = {byte: chr(0xC0 + byte // 16) + chr(0xC0 + byte % 16) for byte in range(0x80, 0x100)}
 _BYTES = {letters: chr(byte) for byte, letters in _LETTERS.items()}
 
@@ -33,13 +33,13 @@ def _shown(text: str) -> bytes:
 
 
 def _written(shown: bytes) -> str:
-    # A node that the grammar could not read may end inside a character.
+    # A node that the grammar could not parse may end inside a character.
     text = re.sub("[\xc8-\xcf][\xc0-\xcf]", lambda found: _BYTES[found[0]], shown.decode("utf-8", "replace"))
     return text.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
 def unquote(raw: str) -> str:
-    """Return a word as the program sees it, with expansions left as they are written."""
+    """Return a word as the program receives it, with expansions left unexpanded."""
 
     def plain(match: re.Match[str]) -> str:
         doubled = re.sub(r'\\([\\"`$\n])', lambda m: m[1].strip("\n"), match[2] or "")
@@ -50,14 +50,14 @@ def unquote(raw: str) -> str:
 
 @dataclass(frozen=True)
 class Word:
-    """A word as it is written, quotes included, and its line."""
+    """A word as written, including quotes, and its line."""
 
     raw: str
     line: int
 
     @property
     def text(self) -> str:
-        """The word without its quotes; expansions stay as they are written."""
+        """The word without its quotes; expansions are left unexpanded."""
         return unquote(self.raw)
 
 
@@ -83,34 +83,34 @@ class Command:
 
     @property
     def declared(self) -> list[tuple[str, Word]]:
-        """The assignments in the shell itself: `A=1`, `export A=1`, `declare -x A=1`."""
+        """The assignments to shell variables: `A=1`, `export A=1`, `declare -x A=1`."""
         return [] if self.words and self.node.type == "command" else list(self.assignments)
 
     @property
     def parent_type(self) -> str:
-        """The type of the node that the command is in, "program" at the top."""
+        """The type of the node that contains the command; "program" at the top level."""
         return self.node.parent.type if self.node.parent is not None else ""
 
     def within(self, *kinds: str) -> bool:
-        """Say whether the command is inside a node of one of these kinds."""
+        """Return whether the command is inside a node of one of these kinds."""
         return any(node.type in kinds for node in ancestors(self.node))
 
     @property
     def in_background(self) -> bool:
-        """True where `&` follows the command, or the list, pipeline or block that it is in."""
+        """True if `&` follows the command, or the list, pipeline or block that contains it."""
         wrapped = takewhile(lambda node: node.type in _WRAPPING, ancestors(self.node))
         return any(has_ampersand(node) for node in (self.node, *wrapped))
 
 
 def ancestors(node: Node) -> Iterator[Node]:
-    """Yield the nodes around a node, the nearest first."""
+    """Yield the nodes that contain a node, the nearest first."""
     while (above := node.parent) is not None:
         yield above
         node = above
 
 
 def has_ampersand(node: Node) -> bool:
-    """Say whether `&` follows a statement."""
+    """Return whether `&` follows a statement."""
     return node.next_sibling is not None and node.next_sibling.type == "&"
 
 
@@ -120,9 +120,9 @@ def text_of(node: Node) -> str:
 
 
 class ShellText:
-    """A parsed script. `first_line` is the number of its first line in the file that it comes from.
+    """A parsed script. `first_line` is the number of its first line in its file.
 
-    `on_one_line`: it comes from elsewhere, and what is found in it is reported on the line that leads to it.
+    `on_one_line`: the text comes from elsewhere, and findings in it are reported on the line that refers to it.
     """
 
     def __init__(self, text: str, first_line: int = 1, on_one_line: bool = False) -> None:
@@ -131,7 +131,7 @@ class ShellText:
 
     @cached_property
     def code(self) -> str:
-        """The text without its comments; one in quotes is taken for one too."""
+        """The text without comments; a # in quotes also counts as a comment."""
         return re.sub(r"(?m)(?<!\S)#.*", "", self.text)
 
     def line_of(self, node: Node, *, end: bool = False) -> int:
@@ -139,7 +139,7 @@ class ShellText:
         return self.first_line + (0 if self.on_one_line else (node.end_point if end else node.start_point).row)
 
     def _nodes(self, leaves: tuple[str, ...] = ()) -> Iterator[Node]:
-        """Yield the nodes in the order they are written, without what is inside those of some types."""
+        """Yield the nodes in textual order, without descending into nodes of the types in `leaves`."""
         stack = [self.root]
         while stack:
             yield (node := stack.pop())
@@ -147,7 +147,7 @@ class ShellText:
 
     @cached_property
     def commands(self) -> list[Command]:
-        """The commands in the order they are written, up to an `exit` that is always reached."""
+        """The commands in textual order, up to an `exit` that is always reached."""
         nodes = self._nodes((*STATEMENTS, *_INSIDE))
         found = [self._command(node) for node in nodes if node.type in STATEMENTS]
         ends = (at for at, each in enumerate(found, 1) if each.name == "exit" and each.parent_type == "program")
@@ -155,7 +155,7 @@ class ShellText:
 
     @property
     def heredocs(self) -> Iterator[tuple[str, int, bool]]:
-        """Yield the here-documents in order: their text, first line and whether the shell expands them first."""
+        """Yield the here-documents in order: text, first line, and whether the shell expands it."""
         for node in self._nodes():
             parts = {child.type: child for child in node.children if node.type == "heredoc_redirect"}
             if "heredoc_body" in parts and "heredoc_start" in parts:
@@ -165,8 +165,8 @@ class ShellText:
 
     @cached_property
     def quoted_lines(self) -> set[int]:
-        """The lines that begin inside quotes or a here-document."""
-        kinds = {"string": 1, "raw_string": 1, "ansi_c_string": 1, "heredoc_body": 0}  # Lines before those inside.
+        """The numbers of lines that begin inside quotes or a here-document."""
+        kinds = {"string": 1, "raw_string": 1, "ansi_c_string": 1, "heredoc_body": 0}  # Lines before the inside.
         spans = ((self.line_of(x) + kinds[x.type], self.line_of(x, end=True)) for x in self._nodes() if x.type in kinds)
         return {line for first, last in spans for line in range(first, last + 1)}
 
@@ -180,13 +180,13 @@ class ShellText:
             elif raw.strip() and child.type not in _NO_WORD:
                 glued = (left := child.prev_sibling) is not None and left.end_byte == child.start_byte
                 new = Word(words[-1].raw + raw, words[-1].line) if glued and words else Word(raw, line)
-                # The grammar ends a word at the second $ of $A:$B,$C, and a value: what is left of that is no command.
+                # The grammar ends a word or value at the second $ of $A:$B,$C; the remainder is not a command.
                 words = [*words[: len(words) - glued], new] if words or not glued else []
         return Command(tuple(words), tuple(assignments), self.line_of(node), self.line_of(node, end=True), node)
 
 
 def ends_parser(text: str) -> bool:
-    """Say whether the grammar's parser dies of a text, or takes longer than PARSE_LIMIT_S: a child tries it."""
+    """Return whether a text crashes the grammar's parser, or takes it longer than PARSE_LIMIT_S, tried in a child."""
     child = get_context("fork").Process(target=Parser(_BASH).parse, args=(_shown(text),))
     child.start()
     child.join(PARSE_LIMIT_S)
@@ -196,8 +196,8 @@ def ends_parser(text: str) -> bool:
 
 
 def split_words(text: str, line: int) -> list[Word]:
-    """Return the words that a shell makes of an unquoted expansion, quotes in it kept together."""
+    """Split an unquoted expansion into words as a shell does, keeping quoted parts together."""
     commands = ShellText(text, line, on_one_line=True).commands
-    # Assignments in front (`A=1 python …`) are words of the value too.
+    # Leading assignments (`A=1 python …`) are words of the value too.
     leading = [Word(f"{name}={word.raw}", line) for command in commands for name, word in command.assignments]
     return leading + [word for command in commands for word in command.words]

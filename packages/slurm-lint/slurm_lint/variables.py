@@ -1,4 +1,4 @@
-"""Follow the variables of a script as far as they are known without running it."""
+"""Track the variables of a script as far as their values are known without running it."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ from slurm_lint.shell import CONDITIONAL, Command, Word, split_words, unquote
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(:?[-=])([^{}$]*))?\})")
 _WHOLE = re.compile(r'"?\$\{?([A-Za-z_]\w*)(?:\[[@*]\])?\}?"?')
 PER_TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_TASK_PID")
-"""Variables that differ from task to task; the batch shell has those of task 0."""
+"""Variables that differ from task to task; the batch shell has the values of task 0."""
 _PER_TASK = "|".join(PER_TASK_VARIABLES)
 _EARLY = re.compile(
     rf"(?<!\\)(?:\$\(\((?:[^()]|\([^()]*\))*?\b({_PER_TASK})\b(?:[^()]|\([^()]*\))*\)\)"
@@ -27,23 +27,23 @@ _OPERATORS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: floordiv, ast.
 
 
 def mark_early(raw: str) -> str:
-    """Replace what the shell that reads a word knows of one task alone by @early:NAME@, but in single quotes."""
+    """Replace per-task variables that the current shell would expand by @early:NAME@, except in single quotes."""
     return _QUOTED_OR_NOT.sub(lambda x: x[0] if x[0][0] == "'" else _EARLY.sub(r"@early:\1\2@", x[0]), raw)
 
 
 def pieces(raw: str, quoted: bool) -> str:
-    """Return what stands in single quotes in a word, which the next shell expands, or else what the first does."""
+    """Return the single-quoted parts of a word, which the next shell expands, or else the parts that this one does."""
     return "".join(piece for piece in _QUOTED_OR_NOT.findall(raw) if (piece[0] == "'") == quoted)
 
 
 @dataclass
 class Variables:
-    """The variables that a script sets, by what is known of them; a name that may have several values is unknown."""
+    """The known values of the variables that a script sets; a variable that may have several values is unknown."""
 
     values: dict[str, str] = field(default_factory=dict)
 
     def assign(self, command: Command, *, per_task: bool = False) -> None:
-        """Take note of what a command assigns, in the batch shell or in one of each task."""
+        """Record a command's assignments, made in the batch shell or in each task's shell."""
         for name, word in command.declared:
             known, before = word.raw if per_task else mark_early(word.raw), self.values.get(name)
             raw = _COUNTED.sub("${SLURM_NNODES}", known)
@@ -52,13 +52,13 @@ class Variables:
             else:
                 # The quotes inside a command are that command's.
                 value = unquote(raw) if raw[:1] == "'" else self.expand(raw if raw[:2] == "$(" else unquote(raw))
-            grows = before and value.startswith(before)  # What an option adds leaves the program as it is.
+            grows = before and value.startswith(before)  # An appended option does not change the program.
             if command.within(*CONDITIONAL) and before not in (None, value) and not grows:
-                value = f"${name}"  # Which branch ran is known when the job runs.
+                value = f"${name}"  # Only the running job knows which branch runs.
             self.values[name] = value
 
     def expand(self, text: str, slurm: Mapping[str, int | None] | None = None) -> str:
-        """Replace variables by what is known of them, or their default; Slurm's own with what that sets (`slurm`)."""
+        """Replace variables by their known values or defaults; Slurm's own variables by the values in `slurm`."""
 
         def value(match: re.Match[str]) -> str:
             name = match[1] or match[2]
@@ -71,7 +71,7 @@ class Variables:
         return _VARIABLE.sub(value, text)
 
     def number(self, text: str | None, known: Mapping[str, int | None]) -> int | None:
-        """Return the number that a word stands for, with `known` for what Slurm sets, or None."""
+        """Return the number that a word expands to, with Slurm's variables from `known`; None if it is not a number."""
         expanded = self.expand(self.expand(unquote(text or "")), known).strip()
         if arithmetic := re.fullmatch(r"\$(?:\(\(|\[)(.*)(?:\)\)|\])", expanded):
             values = {**known, **self.values}
@@ -79,7 +79,7 @@ class Variables:
         return int(expanded) if re.fullmatch(r"\d{1,9}", expanded) else None
 
     def splice(self, words: Sequence[Word]) -> list[Word]:
-        """Replace each word that is nothing but a known variable (or an array) by the words in it."""
+        """Replace each word that consists of one known variable (or array) by the words of its value."""
         result: list[Word] = []
         for word in (Word(_WHICH.sub(r"\1", word.raw), word.line) for word in words):
             match = _WHOLE.fullmatch(word.raw)
@@ -89,7 +89,7 @@ class Variables:
             elif " " in known.strip() and (not word.raw.startswith('"') or "[" in word.raw):
                 result += split_words(known.replace("\n", " "), word.line)
             else:
-                result.append(Word(quote(known), word.line))  # What it holds is not expanded a second time.
+                result.append(Word(quote(known), word.line))  # The value is not expanded a second time.
         return result
 
 

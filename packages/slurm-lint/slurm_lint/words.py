@@ -1,4 +1,4 @@
-"""Small helpers with words: the error of a wrong call, counted nouns, close names, names that a terminal may show."""
+"""Helpers for text: usage errors, counted nouns, similar names, and names that are safe to print."""
 
 import re
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 
 class UsageError(Exception):
-    """The linter was called wrongly; the text says how, and `fix` what to type."""
+    """The linter was called incorrectly; the text gives the mistake, and `fix` the words to type."""
 
     def __init__(self, summary: str, fix: str = "") -> None:
         self.summary, self.fix = summary, fix
@@ -19,7 +19,7 @@ def counted(number: int, word: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that was probably meant: the one that begins so, the most alike, or one it begins with."""
+    """Return the known name that was probably meant: one it abbreviates, the most similar, or one it begins with."""
     plain, typed = {each.lower(): each for each in known}, name.lower()
     names = sorted(plain, key=len, reverse=True)
     begun = [each for each in names if len(typed) >= 3 and each.startswith(typed)]
@@ -31,6 +31,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def on_one_line(text: str) -> str:
-    """Return a text of somebody else's as a terminal may show it: control characters as \\x1b, on one line."""
+    """Return text from outside on one line, with control characters escaped as \\x1b for the terminal."""
     unsafe = r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
     return re.sub(unsafe, lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
