@@ -60,7 +60,7 @@ def test_the_reference_of_settings_is_the_schema_s() -> None:
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/slurm.md"])
 def test_links_lead_to_files(page: str) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", (REPOSITORY / page).read_text()):
-        assert (REPOSITORY / target).exists(), target
+        assert ((REPOSITORY / page).parent / target).exists(), target
 
 
 @pytest.mark.slow
