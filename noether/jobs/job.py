@@ -22,8 +22,8 @@ from noether.config.sweep import varied
 from noether.launch.batches import BatchPlan
 from noether.launch.detect.placement import Placement
 from noether.launch.detect.process_facts import NOTHING_KNOWN
+from noether.launch.detect.slurm.node_list import parse_nodelist
 from noether.launch.detect.slurm.queue import RUN_COMMENT
-from noether.launch.detect.slurm.step import parse_nodelist
 from noether.launch.plan import place, share_batch
 from noether.launch.script import read_words
 from noether.runs.folder import named_run, new_run_id

@@ -1,1 +1,1 @@
-"""Where this process was started, the ranks it answers for, their processes and their group."""
+"""The launch of a run: this process's ranks, their processes, and their process group."""

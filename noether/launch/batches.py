@@ -1,4 +1,4 @@
-"""Divides the samples of one update over the ranks, and each rank's share into micro-batches that fit on a device."""
+"""Divide the samples of one update over the ranks, and each rank's share into micro-batches that fit on a device."""
 
 from dataclasses import dataclass, replace
 from math import ceil
@@ -8,7 +8,7 @@ from noether.common.errors import RequestError
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How the samples of one update are divided: effective = per_rank × world_size.
+    """The division of one update's samples: effective = per_rank × world_size.
 
     micro: samples in the largest micro-batch. accumulation_steps: micro-batches per update, on each rank.
     """
@@ -19,7 +19,7 @@ class BatchPlan:
     accumulation_steps: int
 
     def with_room_for(self, samples: int) -> "BatchPlan":
-        """Returns the plan where a rank has room for so many samples at once.
+        """Return the plan for ranks that have room for this many samples at once.
 
         Equal micro-batches waste the least: with room for 8, 10 samples run as 5 + 5, not 8 + 2.
         """
@@ -27,12 +27,12 @@ class BatchPlan:
         return replace(self, micro=ceil(self.per_rank / steps), accumulation_steps=steps)
 
     def micro_batch_sizes(self) -> tuple[int, ...]:
-        """Returns the sizes of the micro-batches in order: all are `micro`, except that the last may be smaller."""
+        """Return the sizes of the micro-batches in order: all are `micro`, except that the last may be smaller."""
         full, rest = divmod(self.per_rank, self.micro)
         return (self.micro,) * full + ((rest,) if rest else ())
 
     def describe(self, world_size: int) -> str:
-        """Returns the plan in one line: "8 samples per update = 2 ranks × 4; per rank 1 micro-batch of 4"."""
+        """Return the plan in one line: "8 samples per update = 2 ranks × 4; per rank 1 micro-batch of 4"."""
         samples = f"{self.effective:,} sample{'' if self.effective == 1 else 's'} per update"
         ranks = f"{world_size:,} rank{'' if world_size == 1 else 's'} × {self.per_rank}"
         micro = f"{self.accumulation_steps:,} micro-batch{'' if self.accumulation_steps == 1 else 'es'}"
@@ -41,7 +41,7 @@ class BatchPlan:
 
 
 def plan_batches(effective_batch_size: int, max_batch_size: int | None, world_size: int) -> BatchPlan:
-    """Divides the effective batch over the ranks, and each rank's share into micro-batches of at most `max_batch_size`.
+    """Divide the effective batch over the ranks, and each rank's share into micro-batches of at most `max_batch_size`.
 
     RequestError: the batch cannot be shared equally. The error gives the nearest sizes that can be.
     """

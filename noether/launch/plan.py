@@ -1,4 +1,4 @@
-"""Plans what a run would do here: its ranks, how a batch is divided, and the reason for each choice. No torch."""
+"""Plan a run on this host: its ranks, the division of a batch, and the reason for each choice. Without torch."""
 
 import os
 import socket
@@ -27,18 +27,18 @@ from noether.launch.processes.context import RunInfo
 from noether.launch.processes.spawner import start_methods
 
 ROWS_SHOWN = 16
-"""How many ranks are printed at most; JSON lists them all."""
+"""The most ranks that are printed; JSON lists them all."""
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Where the run's ranks are, and how a batch is divided over them; why, is in the placement's reasons."""
+    """The placement of a run's ranks, and the division of a batch among them; the placement has the reasons."""
 
     placement: Placement
     batch: BatchPlan
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the plan for JSON; `workers` are the ranks that this process is responsible for."""
+        """Return the plan for JSON; `workers` are the ranks that this process is responsible for."""
         placement = self.placement
         return {
             "launcher": placement.launcher, "world_size": placement.world_size, "nodes": list(placement.nodes),
@@ -52,7 +52,7 @@ class RunPlan:
 
 
 def launch_request(config: RunConfig, visible_devices: str | None = None) -> LaunchRequest:
-    """Returns the settings that concern the launch."""
+    """Return the settings that concern the launch."""
     return LaunchRequest(
         accelerator=config.accelerator, devices=config.devices, visible_devices=visible_devices,
         nodes=config.nodes, node_rank=config.node_rank,
@@ -63,7 +63,7 @@ def launch_request(config: RunConfig, visible_devices: str | None = None) -> Lau
 def place(
     config: RunConfig, environ: Mapping[str, str], visible_devices: str | None = None, facts: ProcessFacts | None = None
 ) -> Placement:
-    """Returns which ranks of a run with these settings this process answers for; the arguments are `plan_run`'s."""
+    """Return the placement of this process in a run with these settings; the arguments are those of `plan_run`."""
     facts = read_process_facts() if facts is None else facts
     driver = partial(nvml_gpus, config.distributed.driver_timeout_s)
     return resolve_placement(launch_request(config, visible_devices), environ, socket.gethostname(), driver, facts)
@@ -72,10 +72,10 @@ def place(
 def run_info(
     config: RunConfig | None, placement: Placement, environ: Mapping[str, str], script: Sequence[str] = ()
 ) -> RunInfo:
-    """Returns what all ranks of a run are given alike, but for the variables that `plan_run` checks.
+    """Return the information that all ranks of a run share, without the variables that `plan_run` checks.
 
-    None: what is known of it where the settings are wrong. `script`: in place of what our own program would train, a
-    script with its words.
+    If `config` is None (the settings are invalid), it has only what is known without them. `script`: the script and its
+    arguments that run in place of noether's own training.
     """
     settings = config.model_dump(mode="json") if config is not None else {}
     if script and config is not None:
@@ -95,7 +95,7 @@ def run_info(
 
 
 def share_batch(config: RunConfig, placement: Placement) -> BatchPlan:
-    """Return how the ranks share a batch. RequestError: they cannot."""
+    """Return how the ranks share a batch. RequestError: it cannot be shared equally."""
     limit = config.trainer.max_batch_size
     # "auto" is determined by trying on the device; until then the plan assumes no limit.
     known = limit if isinstance(limit, int) else None
@@ -104,7 +104,7 @@ def share_batch(config: RunConfig, placement: Placement) -> BatchPlan:
 
 def _check_interfaces(config: RunConfig, placement: Placement) -> None:
     if placement.world_size > 1 and (config.distributed.cpu_collectives or placement.workers[0].device.kind != "cuda"):
-        check_interfaces(os.environ)  # On GPUs, NCCL reads a variable of its own.
+        check_interfaces(os.environ)  # On GPUs, NCCL reads its own variable.
 
 
 HOST_CHECKS: dict[str, Callable[[RunConfig, Placement], object]] = {
@@ -117,7 +117,7 @@ HOST_CHECKS: dict[str, Callable[[RunConfig, Placement], object]] = {
     "interface": _check_interfaces,
     "start method": lambda _, placement: start_methods(os.environ) if len(placement.workers) > 1 else None,
 }
-"""What a run that has been placed is refused for on its own host; `noether doctor` shows all of it."""
+"""The checks of a placed run on its own host, each of which may refuse it; `noether doctor` shows them all."""
 
 
 def plan_run(
@@ -127,10 +127,9 @@ def plan_run(
     environ: Mapping[str, str] = os.environ,
     facts: ProcessFacts | None = None,
 ) -> RunPlan:
-    """Plans a run from its configuration and from where this process was started.
+    """Plan a run from its configuration and from the environment of this process.
 
-    `visible_devices` is a mask for another machine; `facts` stands for what the system shows about this process (None:
-    what it shows now).
+    `visible_devices` is a mask for another machine. `facts` are the system's facts about this process; None: read them.
     """
     placement = place(config, environ, visible_devices, facts)
     reasons = dict(placement.reasons)
@@ -158,9 +157,9 @@ def plan_run(
 
 
 def render_placement(placement: Placement, batch: BatchPlan | None = None, *, every_reason: bool = True) -> list[Any]:
-    """Returns where the ranks are, how they share a batch (None: the script's affair), and why, as rich renderables.
+    """Return the ranks, how they share a batch (None: left to the script) and the reasons, as rich renderables.
 
-    Without `every_reason`, a run on this machine alone has one line of them.
+    Without `every_reason`, a run on this machine alone has only one line of reasons.
     """
     nodes = f" on {len(placement.nodes)} nodes" if len(placement.nodes) > 1 else f" on {placement.host}"
     ranks = "1 rank" if placement.world_size == 1 else f"{placement.world_size} ranks"

@@ -1,4 +1,4 @@
-"""What a script of one's own may ask of its ranks: `with noether.join() as ranks:`."""
+"""The interface between a user's own script and its ranks: `with noether.join() as ranks:`."""
 
 import os
 from collections.abc import Iterator
@@ -31,10 +31,10 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Ranks:
-    """The ranks of a run, as the script of one of them sees it.
+    """The ranks of a run, as seen by the script of one of them.
 
-    rank, local_rank, world: this rank among all, among those of its host, and how many there are in all.
-    device: the device of this rank. first: whether this is rank 0, which writes files and speaks.
+    rank, local_rank, world: this rank's number among all ranks and among those of its host, and the world size.
+    device: the device of this rank. first: whether this is rank 0, which writes files and prints.
     """
 
     def __init__(self, context: WorkerContext, device: torch.device, at_end: ExitStack) -> None:
@@ -60,10 +60,10 @@ class Ranks:
 
     @property
     def stop_asked(self) -> bool:
-        """Whether all ranks stop now: a signal has come to one of them. Every rank asks equally often, once an update.
+        """True if all ranks must stop now, because one got a signal. Every rank must ask equally often, once an update.
 
-        From the first question on, a signal ends no rank. Save, and leave by `sys.exit(75)`: a job of `noether submit
-        run` is then queued again. `noether run` has the answer in memory; elsewhere it takes an all_reduce of a number.
+        From the first query on, a signal no longer ends a rank. Save, and leave by `sys.exit(75)`: a job of `noether
+        submit run` is then requeued. `noether run` has the answer in memory; elsewhere, a number is all-reduced.
         """
         if self._stop is None:
             self._stop = self._at_end.enter_context(AgreedStop().listening())
@@ -72,20 +72,20 @@ class Ranks:
 
     @contextmanager
     def saving(self, folder: str | Path) -> Iterator[Path]:
-        """Give a folder to write in, which takes the name `folder` once every rank has written its files there.
+        """Yield a folder to write in, which is renamed to `folder` once every rank has written its files there.
 
-        Every rank enters it. A folder that has the name is replaced then; where a rank fails, it stays as it is.
+        Every rank must enter it. An existing `folder` is replaced then; if a rank fails, it stays unchanged.
         """
         path = Path(folder).absolute()
         partial = path.with_name(f".{path.name}.partial")
         if self.first:
-            remove(partial)  # Of a start that was killed.
+            remove(partial)  # Left by a run that was killed.
             partial.mkdir(parents=True)
         self.barrier()
         try:
             yield partial
             for file in partial.rglob("*"):
-                with suppress(FileNotFoundError):  # Other ranks are at work.
+                with suppress(FileNotFoundError):  # Other ranks are still writing.
                     flush(file)
         except BaseException:
             remove(partial)
@@ -97,9 +97,9 @@ class Ranks:
         self.barrier()
 
     def saved(self, folder: str | Path) -> Path | None:
-        """Return the folder that `saving` made, or None if there is none. Rank 0 looks, and answers every rank."""
+        """Return the folder that `saving` made, or None if there is none. Rank 0 looks, and tells every rank."""
         path = Path(folder).absolute()
-        if self.first and not path.exists():  # On NFS, a kill between the two renames of `publish`.
+        if self.first and not path.exists():  # After a kill between the two renames of `publish`, on NFS.
             for aside in path.parent.glob(f".{path.name}.*{ASIDE}"):
                 aside.rename(path)
         return path if self._any(self.first and path.is_dir()) else None
@@ -114,10 +114,10 @@ _count = 0
 def joined() -> Iterator[Ranks]:
     """Join the ranks of `noether run`, torchrun, srun or mpirun; alone, a script is the only rank of its run.
 
-    The process group is that of `torch.distributed`; one that the script has not initialised is left at the end. Inside
-    another `joined`, the ranks are the same.
+    The process group is that of `torch.distributed`, destroyed at the end unless the script initialised it itself.
+    Inside another `joined`, the ranks are the same.
 
-    RequestError: this one process would be responsible for several ranks, or rank 0 cannot have its port.
+    RequestError: this one process would be responsible for several ranks, or rank 0 cannot bind its port.
     """
     global _joined
     if _joined is not None:
@@ -128,7 +128,7 @@ def joined() -> Iterator[Ranks]:
     variables = {name: value for name, value in worker_environment(context, {}).items() if name not in os.environ}
     with changed_environment(variables), ExitStack() as at_end:
         if device.type == "cuda":
-            if here():  # It has made this the device of LOCAL_RANK, by a mask if need be.
+            if here():  # `noether run` has made this the device of LOCAL_RANK, with a mask if need be.
                 device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)
         own = context.world_size > 1 and not dist.is_initialized()
@@ -143,18 +143,18 @@ def joined() -> Iterator[Ranks]:
             raise
         finally:
             _joined = None
-            if context.world_size > 1 and not here():  # Those of `noether run` leave without the interpreter's end.
+            if context.world_size > 1 and not here():  # Ranks of `noether run` exit without finalising the interpreter.
                 settle_gloo()
             if own and dist.is_initialized():
                 dist.destroy_process_group()
 
 
 def _initialise_by_environment(context: WorkerContext, device: torch.device) -> None:
-    """Initialise torch's process group by the variables that it reads itself."""
+    """Initialise torch's process group from the variables that torch itself reads."""
     global _store, _count
     if _store is None:  # Kept, for a script that joins again.
         if context.worker.rank == 0 and not (here() or context.endpoint.served_by):
-            hold_port(context.endpoint).close()  # Refused in our words, if it is taken.
+            hold_port(context.endpoint).close()  # Raises our own error if the port is taken.
         choose_interface(os.environ["MASTER_ADDR"])
         limit_s = context.run_info.distributed.init_timeout_s
         _store, *_ = next(dist.rendezvous("env://", timeout=timedelta(seconds=limit_s)))
@@ -163,7 +163,7 @@ def _initialise_by_environment(context: WorkerContext, device: torch.device) -> 
 
 
 def _context_of_environment() -> WorkerContext:
-    """Return the context of a process that torchrun, srun or mpirun has started as a rank, or nobody."""
+    """Return the context of a process that torchrun, srun or mpirun started as a rank, or that no launcher started."""
     config = load_config([], None)
     placement = place_script(config)
     if placement.world_size > len(placement.workers) > 1:

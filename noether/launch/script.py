@@ -1,7 +1,7 @@
-"""Runs any training script: its ranks are placed, started, watched and ended as those of `noether train` are.
+"""Run any training script, with its ranks placed, started, watched and ended like those of `noether train`.
 
-A script that runs under torchrun runs here: each rank has the variables that torchrun sets, is a program of its own as
-far as the script can see, and `torch.distributed.init_process_group()` connects to a store that is served already.
+A script that runs under torchrun runs here: each rank has the variables that torchrun sets and looks like a separate
+program to the script, and `torch.distributed.init_process_group()` connects to a store that is already served.
 """
 
 import atexit
@@ -35,23 +35,23 @@ from noether.launch.processes.context import RunInfo, WorkerContext
 from noether.launch.processes.spawner import warm_up
 from noether.launch.processes.worker import flush_output, run_exit_handlers
 
-if TYPE_CHECKING:  # A rank imports this module, and needs nothing of what places it.
+if TYPE_CHECKING:  # A rank imports this module, but needs none of the code that places it.
     from noether.config.schema import RunConfig
 
 NOWHERE = Path(os.devnull)
-"""The folder of the logs: what ranks say is on the console, and a run leaves no file."""
+"""The folder of the logs: ranks write to the console only, and a run leaves no file."""
 
 
 @dataclass(frozen=True)
 class OwnScript:
-    """A script of the user's or, if `is_module`, a module as `python -m` takes it, with its own words."""
+    """A user's script or, if `is_module`, a module as for `python -m`, and its arguments, `words`."""
 
     name: str
     words: tuple[str, ...] = ()
     is_module: bool = False
 
     def check(self) -> None:
-        """RequestError: there is no such script here, or it is not Python."""
+        """Raise RequestError if there is no such script here, or it is not Python."""
         path, near, seen = Path(self.name), "train.py", f"{self.name or 'no script'} in {Path.cwd()}"
         if self.is_module:
             package = self.name.partition(".")[0]
@@ -65,7 +65,7 @@ class OwnScript:
             is_text = b"\0" not in first and not re.match(rb"#!(?!.*python)", first)
             if (is_text or zipfile.is_zipfile(path)) and path.suffix not in (".sh", ".ipynb"):
                 return
-            seen += ", which is no Python"
+            seen += ", which is not Python"
         elif path.name in ("python", "python3", "torchrun"):
             near = next((word for word in self.words if word.endswith(".py")), near)
         elif found := nearest(path.name, [one.name for one in path.parent.glob("*.py")]):
@@ -75,22 +75,22 @@ class OwnScript:
                            fix=f"noether run {shlex.quote(near)} …")  # fmt: skip
 
     def run(self) -> None:
-        """Run it as `python` does: as the module `__main__`, which others find by that name."""
+        """Run it as `python` does: as the module `__main__`, which other modules find by that name."""
         main = sys.modules["__main__"] = ModuleType("__main__")
         sys.argv, path = [self.name, *self.words], os.path.realpath("." if self.is_module else self.name)
         is_file = pkgutil.get_importer(path) is None  # Else it is a folder or a zip.
-        # In place of the folder of our own program.
+        # Replaces the folder of noether's own program.
         sys.path[: not sys.flags.safe_path] = [os.path.dirname(path) if is_file else path]
         if is_file:
             main.__dict__.update(__file__=os.path.abspath(self.name), __builtins__=builtins)
             exec(compile(Path(path).read_bytes(), str(main.__file__), "exec", dont_inherit=True), main.__dict__)
         else:
-            run_main: Any = vars(runpy)["_run_module_as_main"]  # What the interpreter itself calls.
+            run_main: Any = vars(runpy)["_run_module_as_main"]  # The interpreter itself calls it.
             run_main(self.name if self.is_module else "__main__", alter_argv=self.is_module)
 
 
 def place_script(config: "RunConfig") -> Placement:
-    """Return which ranks of a script are started here, and why. RequestError: as for `noether train`."""
+    """Return the placement of a script's ranks, with the reasons. RequestError: as for `noether train`."""
     from noether.launch.plan import HOST_CHECKS, place
 
     placement = place(config, os.environ)
@@ -100,10 +100,10 @@ def place_script(config: "RunConfig") -> Placement:
 
 
 def mask_of(placement: Placement) -> tuple[str | None, str]:
-    """Return the CUDA_VISIBLE_DEVICES that makes cuda:LOCAL_RANK the device of each rank, and why; None: as it is.
+    """Return the CUDA_VISIBLE_DEVICES that makes cuda:LOCAL_RANK each rank's device, and the reason; None: unchanged.
 
-    A script takes the device of its LOCAL_RANK. That is its own where the ranks of this host have its first devices in
-    turn. Otherwise the mask names the devices of this process's ranks, and LOCAL_RANK counts them.
+    A script uses the device of its LOCAL_RANK. That is the rank's own if the ranks of this host have its first devices
+    in order. Otherwise the mask lists the devices of this process's ranks, and LOCAL_RANK counts those ranks.
     """
     workers = placement.workers
     if workers[0].device.kind != "cuda":
@@ -116,9 +116,9 @@ def mask_of(placement: Placement) -> tuple[str | None, str]:
 
 
 def rank_variables(placement: Placement, info: RunInfo) -> dict[int, dict[str, str]]:
-    """Return what each rank here has in its environment beside the variables of every worker, by rank.
+    """Return the variables of each rank here, by rank, besides those that every worker has.
 
-    They are those of torchrun: Lightning and others take a run that has no TORCHELASTIC_RUN_ID for one of their own.
+    They are torchrun's: without TORCHELASTIC_RUN_ID, Lightning and others assume that they must start the ranks.
     """
     mask, nodes = mask_of(placement)[0], len(placement.nodes)
     masked = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
@@ -136,12 +136,12 @@ def rank_variables(placement: Placement, info: RunInfo) -> dict[int, dict[str, s
 
 
 def run_here(words: Sequence[str], module: str | None, *, dry_run: bool) -> int:
-    """Run a script on the ranks that this process answers for, and return the exit code of the run.
+    """Run a script on the ranks of this process, and return the exit code of the run.
 
-    `words` are settings of the launch, then "--", the script and its own words; those of a `module` follow alone.
-    `dry_run` shows where the ranks would be.
+    `words` are launch settings, then "--", the script and its arguments; with a `module`, only its arguments follow
+    "--". `dry_run` only shows where the ranks would be.
 
-    RequestError: no such script, a setting that is none of the launch, or as for `noether train`.
+    RequestError: there is no such script, a setting does not concern the launch, or as for `noether train`.
     """
     from noether.common.console import Console
     from noether.config.compose import load_config
@@ -174,7 +174,7 @@ def run_here(words: Sequence[str], module: str | None, *, dry_run: bool) -> int:
 
 
 def read_words(words: Sequence[str], module: str | None) -> tuple[list[str], OwnScript]:
-    """Return the settings of the launch, and the script. RequestError: as for `run_here`."""
+    """Return the launch settings, and the script. RequestError: as for `run_here`."""
     place = [*words, "--"].index("--")
     overrides, (name, *own) = list(words[:place]), [*([module] if module else []), *words[place + 1 :]] or [""]
     script = OwnScript(name, tuple(own), module is not None)
@@ -184,10 +184,10 @@ def read_words(words: Sequence[str], module: str | None) -> tuple[list[str], Own
 
 
 def refuse_others(overrides: Sequence[str], name: str) -> None:
-    """RequestError: a setting before the script of this name is none of a launch."""
+    """Raise RequestError if a setting before the script's name does not concern the launch."""
     for word in overrides:
         if re.split(r"[.=]", word.lstrip("+~"))[0] not in LAUNCH_SETTINGS:
-            raise RequestError("not-of-a-launch", f"{word} is no setting of a launch", seen=word,
+            raise RequestError("not-of-a-launch", f"{word} is not a launch setting", seen=word,
                                expected=", ".join(LAUNCH_SETTINGS),
                                fix=f"noether run {shlex.join([name, word])}      (the script's own)")  # fmt: skip
 
@@ -196,12 +196,12 @@ _here: WorkerContext | None = None
 
 
 def here() -> WorkerContext | None:
-    """Return what this rank was given where `noether run` has started it, else None."""
+    """Return this rank's context if `noether run` started it, else None."""
     return _here
 
 
 def run_rank(context: WorkerContext, payload: tuple[OwnScript, dict[int, dict[str, str]]]) -> int:
-    """Run a script as one rank, and return its exit code. SystemExit: the script has left by it, as a failure."""
+    """Run a script as one rank, and return its exit code. SystemExit: the script exited with a failure."""
     global _here
     script, variables = payload
     _here = context
@@ -212,22 +212,22 @@ def run_rank(context: WorkerContext, payload: tuple[OwnScript, dict[int, dict[st
     elif os.environ["MASTER_PORT"] == "0":
         with socket.create_server(("", 0)) as free:
             os.environ["MASTER_PORT"] = str(free.getsockname()[1])
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # As it is behind `&` in a script.
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # It is ignored after `&` in a script.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Sent to every process of a job before its time limit: who handles it may save, and others go on to the limit.
+    # Sent to every process of a job before its time limit: a script may handle it and save; others run to the limit.
     signal.signal(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"], signal.SIG_IGN)
     try:
         script.run()
     except SystemExit as left:
         code = 0 if left.code is None else left.code & 0xFF if isinstance(left.code, int) else left.code
         if code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
-            raise SystemExit(code) from None  # Without the lines that led to it.
+            raise SystemExit(code) from None  # Without the chained traceback.
         return int(code)
     return ExitCode.DONE
 
 
 def _forget_parent() -> None:
-    """Be a program that nobody has forked: with random numbers of its own, and free to choose how it starts workers."""
+    """Make this fork a fresh program: with its own random numbers, and free to choose how it starts workers."""
     for name in {"torch.random", "numpy.random"} & {*sys.modules}:
         sys.modules[name].seed()
     multiprocessing.set_start_method(None, force=True)
@@ -239,21 +239,21 @@ def _forget_parent() -> None:
 
 
 def _meet(context: WorkerContext) -> None:
-    """Meet the other ranks, at a store that `init_process_group` finds by MASTER_ADDR and MASTER_PORT."""
+    """Meet the other ranks at a store that `init_process_group` finds by MASTER_ADDR and MASTER_PORT."""
     from noether.launch.process_group.group import meet
     from noether.launch.process_group.torch_internals import keep_destroyed_groups, keep_groups_apart
 
     keep_groups_apart()
     keep_destroyed_groups()
     point, store = meet(context)
-    # A rank that ends at once must not take the store with it before the others have found it.
+    # If rank 0 ended at once, the store would end with it, before the others have found it.
     store.set(f"noether/here/{context.worker.rank}", "")
     if context.worker.rank == 0:
         others = [f"noether/here/{rank}" for rank in range(1, context.world_size)]
         store.wait(others, timedelta(seconds=context.run_info.distributed.init_timeout_s))
     os.environ |= {"MASTER_ADDR": point.address, "MASTER_PORT": str(point.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     if context.worker.rank == 0:
-        atexit.register(_outlive_others, context, store)  # What the script registers comes before.
+        atexit.register(_outlive_others, context, store)  # What the script registers runs before it.
 
 
 def _outlive_others(context: WorkerContext, store: Any) -> None:

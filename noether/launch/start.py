@@ -1,4 +1,4 @@
-"""The first moments of a run on a host: what it has found and holds, and whom it tells of an error."""
+"""The start of a run on a host: what is known and held so far, and the report of an early error to other hosts."""
 
 import os
 import socket
@@ -23,11 +23,11 @@ from noether.launch.processes.worker import failure_report
 
 @dataclass
 class Start:
-    """The start of a run on this host, as far as it has come.
+    """The state of a run that is starting on this host.
 
-    config: the settings, once they are known. placement, info, ports: where the ranks are, what they are given alike,
-        and the ports that wait for those of other hosts, once they are held.
-    has_ranks: whether the ranks here have run. moment: from which a time limit counts (monotonic).
+    config: the settings, once they are known. placement, info, ports: where the ranks are, the information they share,
+        and the ports that wait for the ranks of other hosts, once they are held.
+    has_ranks: whether the ranks here have run. moment: the time from which a time limit counts (monotonic).
     """
 
     config: RunConfig | None = None
@@ -38,10 +38,7 @@ class Start:
     moment: float = field(default_factory=time.monotonic)
 
     def hold_ports(self, placement: Placement, info: RunInfo) -> RunPorts:
-        """Holds the run's ports, unless they are held; one that cannot be had is not asked for again.
-
-        RequestError: a port is taken, or may not be bound.
-        """
+        """Hold the run's ports, unless that was tried before. RequestError: a port is taken, or may not be bound."""
         if self.ports is None:
             self.placement, self.info, self.ports = placement, info, RunPorts()
             self.ports = hold_ports(placement, info)
@@ -50,11 +47,11 @@ class Start:
 
 @contextmanager
 def refusals_broadcast(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> Iterator[Start]:
-    """Tells them of an error that comes before this process's ranks have started; leaves once they know.
+    """Tell the other hosts of an error before this process's ranks have started; leave once they know.
 
-    At the latest after distributed.init_timeout_s, or two minutes. Without valid settings, nobody is told where the run
-    has no job, as only they say where rank 0 is. `adapt` makes what the processes of the command are given of what a
-    run's are. RequestError: in place of the error, which follows from it: the hosts have other settings.
+    That takes at most distributed.init_timeout_s, or two minutes if that is less. If the settings are invalid and the
+    run has no job, no host is told, because only the settings show where rank 0 is. `adapt` turns a run's shared
+    information into that of the command's processes. RequestError: the hosts' settings differ, which caused the error.
     """
     start = Start()
     try:
@@ -63,7 +60,7 @@ def refusals_broadcast(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) ->
         if start.has_ranks:
             raise
         told = None
-        # Whoever cannot be reached waits, as for a host that is down; the store of a launcher needs torch.
+        # A host that cannot be reached waits as for one that is down; the store of a launcher needs torch.
         with suppress(NoetherError, OSError, ImportError):
             placement, is_certain = (start.placement, True) if start.placement else _place(start.config)
             info = start.info or adapt(run_info(start.config, placement, os.environ))
@@ -81,28 +78,28 @@ def refusals_broadcast(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) ->
 
 
 def _place(config: RunConfig | None) -> tuple[Placement, bool]:
-    """Finds where the ranks are, and whether it is certain which are here, as their devices are known or do not matter.
+    """Return the placement, and whether it is certain which ranks are here: devices are known or do not matter.
 
-    Where no settings are known, without the driver, whose answer could hang.
+    Without settings, the driver is not asked, because it could hang.
     """
     request = launch_request(config) if config is not None else LaunchRequest(accelerator="cpu")
     driver = partial(nvml_gpus, config.distributed.driver_timeout_s) if config is not None else nvml_gpus
     placement, refusal = resolve_or_on_cpus(request, os.environ, socket.gethostname(), driver, read_process_facts())
-    # Of several processes on a host each is one rank; one alone has a rank for each of its devices.
+    # Each of several processes on a host is one rank; a single process has a rank for each of its devices.
     is_one_of_several = len(placement.workers) == 1 < placement.local_world_size
     is_known = config is not None and refusal is None
     return placement, is_known or is_one_of_several or placement.workers[0].rank == 0
 
 
 def _tell_other_hosts(report: WorkerReport, place: Placement, info: RunInfo, ports: RunPorts) -> WorkerReport | None:
-    """Tells them of a refusal, and returns what the run is refused for."""
+    """Tell the other hosts of a refusal, and return the failure for which the run is refused."""
     listener = ports.listener
     if listener is None and place.workers[0].rank == 0:
-        return None  # It has no port at which they could ask.
+        return None  # There is no port at which the others could ask.
     endpoint, limit_s = place.endpoint, info.telling_s
     ranks = tuple(worker.rank for worker in place.workers)
     if endpoint.served_by:
-        # With torch, which a launcher's store speaks.
+        # Needs torch, which implements the launcher's store.
         from noether.launch.process_group.stores import exchange_listener
 
         port = exchange_listener(endpoint, place.restarts, ports.listener_port, limit_s)

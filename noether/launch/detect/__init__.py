@@ -1,1 +1,1 @@
-"""Where am I, and which ranks do I answer for: one module for each launcher, devices, rendezvous."""
+"""Find this process's ranks, their devices and their meeting point: one module or folder for each launcher."""

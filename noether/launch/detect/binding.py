@@ -1,9 +1,9 @@
-"""Gives each of a launcher's tasks its devices, by comparing the tasks on this node with the devices each one sees.
+"""Assign devices to each of a launcher's tasks, by comparing the tasks on this node with the devices each one sees.
 
 - One task per node, N devices: N workers in each task (hybrid); ranks are offset by task.
 - N tasks, N devices visible to each: each task uses the device of its local rank.
 - N tasks, one device visible to each, bound by the launcher: that device, with a warning about peer-to-peer.
-- Anything else is an error that says what was seen, what was expected, and which line to change.
+- Anything else is an error that shows what was seen, what was expected, and which line to change.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ UNCOUNTED = (0, "nothing counts how often this run was started")
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchedTask:
-    """One process that a launcher started, out of the `count` processes of its run. Each launcher adds what it knows.
+    """One of the `count` processes that a launcher started for a run. Each launcher adds its own fields.
 
     `local_rank` and `local_count` are its number and the number of tasks on this node; `most_local` is the largest
-    number of tasks on any node; if the launcher does not say, it is None, and a device without a task causes only a
+    number of tasks on any node, or None if the launcher does not tell: then a device without a task causes only a
     warning. `node_rank` is the number of this node.
 
     `may_spawn`: whether a task may run several ranks; torchrun's and mpirun's processes are one rank each.
@@ -61,7 +61,7 @@ class Binding:
         restarts: tuple[int, str],
         reasons: dict[str, str],
     ) -> Placement:
-        """Return the task's placement; `endpoint` and `restarts` bring their reasons, before the last of `reasons`."""
+        """Return the task's placement. The reasons of `endpoint` and `restarts` go before the last of `reasons`."""
         *others, last = {**reasons, "workers": f"{reasons['workers']}; {self.reason}"}.items()
         return Placement(
             launcher, self.world_size, nodes, self.task.node_rank, self.workers, endpoint[0], restarts[0],
@@ -75,8 +75,8 @@ def bind_devices(
 ) -> Binding:
     """Assign devices to a task, which determines its ranks.
 
-    `setting` is `devices` as written: on a CPU, the number of workers in each task that may spawn. `device_counts` says
-    how many devices each task of the run sees; None: as many as this one.
+    `setting` is `devices` as written: on a CPU, the number of workers in each task that may spawn. `device_counts` has
+    the number of devices that each task of the run sees; None: as many as this one.
 
     RequestError: the number of tasks does not match the number of devices.
     """
@@ -168,10 +168,10 @@ def _mismatch(task: LaunchedTask, inventory: DeviceInventory, devices: int, sett
 
 
 def agree_with_rank_variables(environ: Mapping[str, str], task: LaunchedTask, world_size: int) -> str:
-    """Refuse rank variables that contradict the launcher; return the ones that are set as text, or "".
+    """Return the rank variables that are set, as text, or "". RequestError: one of them contradicts the launcher.
 
     They may be set by job scripts (`export WORLD_SIZE=$SLURM_NTASKS`) or by enroot's 50-slurm-pytorch hook. WORLD_SIZE
-    may be the number of processes, or of ranks. RequestError: one of the variables has another value.
+    may be the number of processes or of ranks.
     """
     allowed = {
         "RANK": {str(task.rank)},

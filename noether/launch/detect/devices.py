@@ -1,4 +1,4 @@
-"""Finds the devices this process may use: those the driver lists, limited by CUDA_VISIBLE_DEVICES and `devices`."""
+"""Find the devices this process may use: those the driver lists, limited by CUDA_VISIBLE_DEVICES and `devices`."""
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -18,20 +18,20 @@ GRANTING = {
     "SLURM_STEP_GPUS": "list", "SLURM_JOB_GPUS": "list", "SLURM_GPUS_ON_NODE": "number",
     "SLURM_GPUS_PER_NODE": "number", "SLURM_GPUS_PER_TASK": "number", "NVIDIA_VISIBLE_DEVICES": "list",
 }  # fmt: skip
-# Masks that hide every device: CUDA itself reads "" and "-1" so; Slurm sets NoDevFiles in a step without GPUs.
+# Masks that hide every device: CUDA itself treats "" and "-1" so; Slurm sets NoDevFiles in a step without GPUs.
 NO_DEVICES = ("", "-1", "NoDevFiles")
-# "all" grants nothing by itself, as images set it for every start.
+# "all" grants nothing by itself, because images set it by default.
 NOT_GRANTED = (*NO_DEVICES, "0", "void", "none", "all")
 AMD_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 def granted_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
-    """Returns the evidence that this process was given NVIDIA GPUs, such as "SLURM_STEP_GPUS=0,1", or "".
+    """Return the evidence that this process was given NVIDIA GPUs, such as "SLURM_STEP_GPUS=0,1", or "".
 
     A mask that hides every device (an empty CUDA_VISIBLE_DEVICES, NoDevFiles) was set on purpose: no GPUs are granted.
     """
     mask = environ.get("CUDA_VISIBLE_DEVICES")
-    # In a step, Slurm sets the masks of every vendor unless gres.conf (Flags) says whose GPUs the nodes have.
+    # In a step, Slurm sets the masks of every vendor, unless gres.conf (Flags) names one.
     if facts.amd_driver or (mask is None and any(environ.get(name) for name in AMD_VARIABLES)):
         return ""
     if mask is not None:
@@ -44,17 +44,16 @@ def granted_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
 
 
 def how_to_have_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
-    """Returns the line that gives this process its GPUs: its container's option, else a command to check the driver."""
+    """Return the fix that gives this process its GPUs: its container's option, else a command to check the driver."""
     option = "--nv" if facts.container == "apptainer" else "--gpus all"
     return container_line(facts.container, environ, option) or "nvidia-smi      (says why the driver does not answer)"
 
 
 def refuse_silent_cpu(environ: Mapping[str, str], facts: ProcessFacts, absence: str) -> None:
-    """Refuses `accelerator=auto` if GPUs were granted to this process but none answers.
+    """Raise RequestError under `accelerator=auto` if GPUs were granted to this process but none answers.
 
-    `absence` says why there are no devices: "no NVIDIA driver answers, …".
-
-    RequestError: GPUs were granted. The fix shows how to make them visible, and accelerator=cpu to do without.
+    `absence` is the reason that there are no devices: "no NVIDIA driver answers, …". The fix shows how to make the GPUs
+    visible, and accelerator=cpu to do without.
     """
     if not (granted := granted_gpus(environ, facts)):
         return
@@ -69,8 +68,8 @@ def refuse_silent_cpu(environ: Mapping[str, str], facts: ProcessFacts, absence: 
 
 
 GpuDriver = Callable[[], Sequence[Gpu] | None]
-"""Lists the GPUs in the driver's order; None: no driver answers. Where there is no GPU, a table can stand in for it.
-RequestError: there is a driver, and it does not work."""
+"""A function that lists the GPUs in the driver's order; None: no driver answers. A table can replace it on a machine
+without GPUs. RequestError: there is a driver, but it does not work."""
 
 
 def find_devices(
@@ -119,7 +118,7 @@ def find_devices(
 def _cuda_devices(
     environ: Mapping[str, str], nvml: GpuDriver, visible_devices: str | None
 ) -> tuple[tuple[Device, ...], str]:
-    """Return the visible CUDA devices and the evidence for them, or () and why there are none."""
+    """Return the visible CUDA devices and the evidence for them, or () and the reason that there are none."""
     if visible_devices is not None:
         source = f"--visible-devices {visible_devices}"
         return read_mask(visible_devices, None, source), source
@@ -157,8 +156,8 @@ def _refuse_faulty(chosen: Sequence[Gpu], gpus: Sequence[Gpu], masked: str) -> N
 def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Device, ...]:
     """Read a CUDA mask: indices, GPU UUIDs or unique beginnings of them, or a MIG id.
 
-    Returns one device per entry, in the mask's order, or () for "", "-1" and "NoDevFiles". `gpus` are those that the
-    driver lists; None: accept every entry unchecked (a plan for another machine). `source` is what errors call it.
+    Return one device per entry, in the mask's order, or () for "", "-1" and "NoDevFiles". `gpus` are those that the
+    driver lists; None: accept every entry unchecked (a plan for another machine). Errors show the mask as `source`.
 
     RequestError: an entry is invalid (CUDA would cut the list there) or repeated.
     """
@@ -192,7 +191,7 @@ def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Devic
     for entry in entries:
         matches = [entry] if gpus is None else _matching(entry, names)
         if gpus is not None and kinds == {"index"}:
-            matches = [str(gpu.index) for gpu in gpus if gpu.index == whole(entry)]  # A lost one tells no UUID.
+            matches = [str(gpu.index) for gpu in gpus if gpu.index == whole(entry)]  # A lost GPU reports no UUID.
         if len(matches) != 1:
             what = "no device of this machine" if not matches else f"{len(matches)} devices"
             raise refuse("mask-names-no-device", f"in the device mask, {entry} names {what}", "one device per entry")
@@ -210,7 +209,7 @@ def _entry_kind(entry: str) -> str:
 
 
 def _matching(text: str, names: Sequence[str]) -> list[str]:
-    """Return the name that is the text, in upper or lower case, else all that begin with it."""
+    """Return the name equal to the text, ignoring case, else all names that begin with it."""
     beginning = [name for name in names if name.lower().startswith(text.lower())]
     return [name for name in beginning if len(name) == len(text)] or beginning
 
@@ -222,7 +221,7 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
     first two. "0,1", or "2," for a single one, chooses by index within the mask or by the name that the mask uses.
     On a CPU the number of entries is the number of workers.
 
-    RequestError: `devices` asks for too many devices, a missing one or one twice, or for over two CPU workers per core.
+    RequestError: `devices` requests too many devices, a missing one or one twice, or over two CPU workers per core.
     """
     if devices is None:
         return inventory.devices
@@ -231,7 +230,7 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
     if not is_number and entries[-1] == "":
         entries.pop()
     numbers = [number for number in map(whole, entries) if number is not None]
-    if devices in ("all", "auto", "-1"):  # As Lightning and others say it.
+    if devices in ("all", "auto", "-1"):  # Lightning and others use these for all devices.
         raise RequestError("every-device-is-null", f"devices={devices} chooses no device", seen=f"devices={devices}",
                            expected="null for all that are visible, a number, or a list such as 0,1",
                            fix="devices=null")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Asks the NVIDIA driver which GPUs there are, in a thread with a time limit: a broken one may never answer."""
+"""Ask the NVIDIA driver which GPUs there are, in a thread with a time limit: a broken driver may never answer."""
 
 import threading
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Gpu:
     """One GPU as the driver lists it.
 
     index: its place among the GPUs that this process may use. mig_uuids: its MIG instances; empty if it is not divided.
-    fault: what NVML says in place of its facts, such as that it is lost; "" for a GPU that answers.
+    fault: NVML's error in place of its facts, such as that it is lost; "" for a GPU that answers.
     """
 
     index: int
@@ -36,7 +36,7 @@ class Gpu:
     fault: str = ""
 
     def is_called(self, name: str) -> bool:
-        """Whether an entry of a device mask, an index or the beginning of a UUID, is this GPU as a whole."""
+        """Return whether an entry of a device mask, an index or the beginning of a UUID, is this GPU as a whole."""
         if (number := whole(name)) is not None:
             return self.index == number
         return bool(self.uuid) and self.uuid.lower().startswith(name.lower())
@@ -44,20 +44,19 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Driver:
-    """What the NVIDIA driver answers: no `gpus` where there is none, `trouble` where one does not work, with the
-    `error` in NVML's words; `nodes` are the devices in /dev."""
+    """The NVIDIA driver's answer: no `gpus` if it is missing; `trouble`, and NVML's `error`, if it does not work."""
 
     version: str = ""
     gpus: tuple[Gpu, ...] | None = None
     error: str = ""
     trouble: Trouble = ""
-    nodes: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()  # The devices in /dev.
 
     def refusal(self) -> RequestError | None:
-        """Return what is wrong and what to do; None where nothing is."""
+        """Return the error that shows what is wrong and what to do; None if nothing is wrong."""
         if self.trouble == "mismatch":
             return RequestError(
-                "driver-mismatch", "the NVIDIA driver that is loaded is of another version than its library",
+                "driver-mismatch", "the loaded NVIDIA driver and its library have different versions",
                 seen=self.error,
                 expected="one version of both: most likely the driver was updated, and the old one is still loaded",
                 fix="restart this machine      (in a container: the library of the host, by --gpus all or --nv)",
@@ -66,35 +65,32 @@ class Driver:
             return RequestError(
                 "driver-hangs", "the NVIDIA driver does not answer", seen=self.error,
                 expected="an answer within distributed.driver_timeout_s",
-                fix="another machine, or accelerator=cpu      (nvidia-smi hangs too: the driver needs a reset; it only "
-                "takes long: distributed.driver_timeout_s=300)",
+                fix="another machine, or accelerator=cpu      (if nvidia-smi hangs too, the driver needs a "
+                "reset; if it is only slow: distributed.driver_timeout_s=300)",
             )  # fmt: skip
         if self.trouble == "fails":
             return RequestError(
-                "driver-fails", "the NVIDIA driver is there and does not work", seen=self.error,
+                "driver-fails", "the NVIDIA driver is present but does not work", seen=self.error,
                 expected="a driver that lists its GPUs",
                 fix="another machine, or accelerator=cpu      (nvidia-smi and dmesg | grep NVRM say more)",
             )  # fmt: skip
         return None
 
     def listed(self) -> list[Gpu] | None:
-        """Return the GPUs in PCI order; None where the library or the driver is missing.
-
-        RequestError: there is a driver, and it hangs, fails or does not fit its library.
-        """
+        """Return the GPUs in PCI order; None if the library or the driver is missing. RequestError: see `refusal`."""
         if refusal := self.refusal():
             raise refusal
         return None if self.gpus is None else list(self.gpus)
 
 
 def nvml_gpus(limit_s: float = LIMIT_S) -> list[Gpu] | None:
-    """Return the GPUs that the driver of this host lists, as `Driver.listed`, asked for `limit_s` at most."""
+    """Return the GPUs that this host's driver lists (see `Driver.listed`), waiting for at most `limit_s` seconds."""
     return ask_driver(limit_s).listed()
 
 
-@cache  # One that hangs is not waited for again, where a start that it refuses is placed to tell other hosts.
+@cache  # After a driver hung, a refused launch is placed again to tell other hosts: it must not wait for it twice.
 def ask_driver(limit_s: float = LIMIT_S) -> Driver:
-    """Return what the driver answers within a time limit."""
+    """Return the driver's answer within a time limit."""
     import pynvml
 
     nodes = tuple(sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*")))
@@ -109,11 +105,11 @@ def ask_driver(limit_s: float = LIMIT_S) -> Driver:
 
 
 def ask_nvml(question: Callable[[Any], Any], limit_s: float) -> Any:
-    """Return what a question to NVML, which is given pynvml, answers.
+    """Call `question` with pynvml, in a thread with NVML initialised, and return its answer.
 
-    NVML creates no CUDA context, and the thread that asks shuts it down. So none of its locks is held after an answer,
-    and this process can be forked, as for a worker or a loader. After a TimeoutError it must not be: the thread may
-    hold them for ever. A start is refused then, and the doctor's workers are spawned.
+    NVML creates no CUDA context, and the thread shuts it down. So none of its locks is held after an answer, and this
+    process can be forked, as for a worker or a loader. After a TimeoutError it must not be forked, because the thread
+    may hold the locks for ever: a launch is refused then, and the doctor's workers are spawned.
 
     TimeoutError, pynvml.NVMLError: there was no answer in time, or NVML does not answer the question.
     """

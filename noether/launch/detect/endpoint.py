@@ -1,4 +1,4 @@
-"""Where separately started ranks meet: the host of rank 0, and a port that each works out and rank 0's parent holds."""
+"""Choose where separate ranks meet: on the host of rank 0, at a port that each derives and rank 0's parent holds."""
 
 import contextlib
 import errno
@@ -24,23 +24,23 @@ _SIOCGIFADDR = 0x8915  # netdevice(7): the IPv4 address of an interface.
 
 
 def unresolved(name: str, host: str, seen: str, fix: str) -> RequestError:
-    """Returns how a run is refused on a host where the name of rank 0's host does not resolve."""
+    """Return the error for a host on which the name of rank 0's host does not resolve."""
     return RequestError("master-not-resolved", f"the master's name {name} does not resolve on {host}", seen=seen,
                         expected="a name or an address that every node can reach", fix=fix)  # fmt: skip
 
 
 def not_permitted(address: str, port: int, host: str, error: PermissionError) -> RequestError:
-    """Returns how a run is refused on a host whose own system forbids the connection to rank 0's host."""
+    """Return the error for a host whose own system forbids the connection to rank 0's host."""
     return RequestError(
         "connection-not-permitted", f"the system of {host} does not permit connections to {address} port {port}",
         seen=f"{error.strerror or error}, at once",
-        expected="no rule of a firewall, a route or a sandbox of this host against it",
-        fix="master_addr=ADDRESS      (in a network between the hosts; or ask who runs this host)",
+        expected="no firewall rule, route or sandbox on this host that forbids it",
+        fix="master_addr=ADDRESS      (in a network between the hosts; or ask this host's administrator)",
     )  # fmt: skip
 
 
 def find_address(host: str) -> str:
-    """Returns the address of a host, IPv4 if it has one. Raises socket.gaierror if the name does not resolve."""
+    """Return the address of a host, IPv4 if it has one. Raise socket.gaierror if the name does not resolve."""
     try:
         found = socket.getaddrinfo(host, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
     except UnicodeError as error:
@@ -49,13 +49,13 @@ def find_address(host: str) -> str:
 
 
 def interface_towards(address: str) -> str | None:
-    """Returns the name of the interface through which an address is reached, or None if that cannot be found out."""
+    """Return the name of the interface through which an address is reached, or None if it cannot be determined."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((address, 9))  # For a datagram socket this only consults the routing table: nothing is sent.
             own = str(probe.getsockname()[0])
-            # The interface is found by its address, because the route to an own address would be the loopback.
+            # Found by its address, because the route to an address of this host is the loopback.
             return _interface_with_v6(own) if family == socket.AF_INET6 else _interface_with(probe, own)
     except OSError:
         return None
@@ -83,12 +83,12 @@ def _interface_with_v6(address: str) -> str | None:
 
 
 def check_interfaces(environ: Mapping[str, str]) -> None:
-    """Refuse a network card that the user chose for gloo, and that this host does not have."""
+    """Raise RequestError if the user chose a network card for gloo that this host does not have."""
     asked, here = environ.get("GLOO_SOCKET_IFNAME", ""), [name for _, name in socket.if_nameindex()]
     if missing := [name for name in asked.split(",") if asked and name not in here]:
         raise RequestError("no-such-interface", f"this host has no network card {shortened(missing[0])}",
                            seen=as_pairs({"GLOO_SOCKET_IFNAME": asked}), expected=f"one of {', '.join(here)}",
-                           fix="unset GLOO_SOCKET_IFNAME      (the card that leads to rank 0 is found)")  # fmt: skip
+                           fix="unset GLOO_SOCKET_IFNAME      (the one towards rank 0 is found)")  # fmt: skip
 
 
 DEFAULT_PORT = 29500
@@ -104,7 +104,7 @@ BACKLOG = 4096
 
 
 def _only(both: dict[str, str], refusal: RequestError) -> tuple[str, str]:
-    """Return the value that is asked for and which setting or variable asks; "" and "" if none. `refusal`: two are."""
+    """Return the one value that is set and its setting or variable, or "" and "". `refusal`: there are two values."""
     asked = {both[name]: name for name in reversed(both) if both[name]}
     if len(asked) > 1:
         raise RequestError(**refusal.parts | {"seen": as_pairs(both)})
@@ -114,26 +114,20 @@ def _only(both: dict[str, str], refusal: RequestError) -> tuple[str, str]:
 def asked_address(
     master_addr: str | None, environ: Mapping[str, str], fix: str = "unset MASTER_ADDR"
 ) -> tuple[str, str]:
-    """Return the host that `master_addr` or MASTER_ADDR asks for, and which of them does; "" and "" if neither.
-
-    `fix` is shown if the two differ. RequestError: the two differ.
-    """
+    """Return the host in `master_addr` or MASTER_ADDR and which it is; "" and "" if none. RequestError: they differ."""
     both = {"master_addr": master_addr or "", "MASTER_ADDR": environ.get("MASTER_ADDR", "")}
-    refusal = RequestError("two-masters", "two different masters are asked for", expected="one address", fix=fix)
+    refusal = RequestError("two-masters", "two different masters are set", expected="one address", fix=fix)
     return _only(both, refusal)
 
 
 def refuse_loopback(address: str, source: str, nodes: int) -> None:
-    """Refuse an address at which each of several nodes would look for rank 0 on itself.
-
-    RequestError: there are several nodes, and `source` asks for a loopback address.
-    """
+    """Raise RequestError if several nodes have a loopback address: each would look for rank 0 on itself."""
     if nodes > 1 and is_loopback(address):
         raise RequestError(
             "master-is-loopback", f"{source}={address} means each of the {nodes} nodes itself",
             seen=f"{source}={address}, {nodes} nodes",
             expected="the host of rank 0, under a name or an address that every node knows",
-            fix=f"{source}=HOST      (or leave it out where the launcher knows rank 0's host)",
+            fix=f"{source}=HOST      (or leave it out if the launcher knows rank 0's host)",
         )  # fmt: skip
 
 
@@ -143,16 +137,16 @@ def port_of(
     otherwise: tuple[int, str] | None = None,
     fix: str = "unset MASTER_PORT",
 ) -> tuple[int, str, str]:
-    """Return where the ranks meet: the port that `master_port` or MASTER_PORT asks for, which of them does, the reason.
+    """Return the ranks' port, which of `master_port` and MASTER_PORT sets it ("" if neither), and the reason.
 
-    `otherwise` is the port if none is asked for, with its reason; None: the default. 0, None, MASTER_PORT=0 and an
-    empty MASTER_PORT ask for none. `fix` is shown if the two differ or MASTER_PORT is not a port.
+    `otherwise` is the port if none is set, with its reason; None: the default. 0, None, MASTER_PORT=0 and an empty
+    MASTER_PORT set none. `fix` is shown if the two differ or MASTER_PORT is not a port.
 
     RequestError: a value is not a port, or the two differ.
     """
     both = {"master_port": str(master_port or ""), "MASTER_PORT": environ.get("MASTER_PORT", "")}
     both = {name: "" if text == "0" else text for name, text in both.items()}
-    refusal = RequestError("two-ports", "two different ports are asked for", expected="one port", fix=fix)
+    refusal = RequestError("two-ports", "two different ports are set", expected="one port", fix=fix)
     text, name = _only(both, refusal)
     if not text:
         port, reason = otherwise or (DEFAULT_PORT, f"port {DEFAULT_PORT}, the default")
@@ -168,8 +162,7 @@ def port_of(
 def derived(job_id: int, step_id: int, named: str) -> tuple[int, str]:
     """Return the port of a job step, 20000 + (101 × job + step) mod 9497, which is 20000 to 29496, and the reason.
 
-    `named` says in the reason what the numbers are ("job 12 + step 0").
-
+    `named` describes the numbers in the reason ("job 12 + step 0").
     Every rank of a step computes the same port without communication, and two steps of a job get different ports.
     If only the job id were used, they would share one, and a rank of one step could join the other's store.
     Two steps never share a port if their numbers are below 101 and their job ids are less than 93 apart.
@@ -179,13 +172,11 @@ def derived(job_id: int, step_id: int, named: str) -> tuple[int, str]:
 
 
 def refuse_other_master(address: str, first_host: str, source: str) -> None:
-    """Refuse a MASTER_ADDR that cannot be the host of rank 0.
+    """Raise RequestError if MASTER_ADDR cannot be rank 0's host, `first_host`, which was read from `source`.
 
     It may name the first host in another form: with a domain, with a suffix for another network (`n1-ib`), or as an
     address, which cannot be checked here. Any other name is refused: it was typically taken from the job's node list
-    while the step runs on other nodes, so rank 0 would not listen there and every rank would wait in vain.
-
-    `source` is what `first_host`, the host of rank 0, was read from. RequestError: MASTER_ADDR is another host.
+    while the step runs on other nodes, so rank 0 would not listen there and every rank would time out.
     """
     short, first = address.partition(".")[0].lower(), first_host.partition(".")[0].lower()
     if short == first or is_address(address) or short.startswith(first + "-"):
@@ -219,7 +210,7 @@ def hold_port(endpoint: Endpoint) -> HeldPort:
     RequestError: the port is taken, or this user may not bind it.
     """
     address = ""
-    if is_loopback(endpoint.host):  # 127.0.1.1, as Debian's /etc/hosts calls a host itself: the ranks connect there.
+    if is_loopback(endpoint.host):  # Debian's /etc/hosts has 127.0.1.1 for the host itself: the ranks connect there.
         address = endpoint.host if is_address(endpoint.host) else "127.0.0.1"
     try:
         dual = address == "" and socket.has_dualstack_ipv6()
@@ -275,14 +266,11 @@ class PublishedPort:
         return self.folder / "rendezvous" / f"{self.identity.digest}.json"
 
     def write(self, host: str, port: int) -> None:
-        """Writes where rank 0 listens. The file appears all at once, so readers never see part of it.
-
-        OSError: the folder cannot be written.
-        """
+        """Write rank 0's host and port atomically: readers never see half a file. OSError: it cannot be written."""
         write_json(self.path, {"host": host, "port": port, "identity": str(self.identity)})
 
     def read(self) -> tuple[str, int] | None:
-        """Returns the host and the port, or None if nothing is published."""
+        """Return the host and the port, or None if nothing is published."""
         try:
             # List the folder first: a network file system may cache for a while that a file did not exist.
             os.listdir(self.path.parent)
@@ -292,7 +280,7 @@ class PublishedPort:
             return None
 
     def remove(self) -> None:
-        """Removes the file, and the folder if it is then empty."""
+        """Remove the file, and the folder if it is then empty."""
         with contextlib.suppress(OSError):
             self.path.unlink()
             self.path.parent.rmdir()

@@ -1,4 +1,4 @@
-"""Identifies the run that this process belongs to. All ranks compute the same identity, and compare it as they join."""
+"""Identify the run that this process belongs to. All ranks compute the same identity, and compare it as they join."""
 
 import hashlib
 import json
@@ -20,10 +20,10 @@ SHARED_SECTIONS = ("nodes", "seed", "model", "task", "optimizer", "schedule", "t
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Identifies one run: what started it, its number of ranks, its restarts, the digest of its configuration, the
-    kind of device that all ranks compute on, and the launcher's name of its job, which no other run has ("": none).
+    """The identity of one run: its launcher, number of ranks, restarts, configuration digest, device kind and job.
 
-    On a node whose driver fails, ranks would use the CPU while the others wait for NCCL: so the kind is compared.
+    All ranks compute on one kind of device. It is compared because, on a node whose driver fails, ranks would use the
+    CPU while the others wait for NCCL. `job` is the launcher's name for the job, which no other run has ("": none).
     """
 
     launcher: str = ""
@@ -39,9 +39,9 @@ class RunIdentity:
         return named + (f", on {self.device_kind}" if self.device_kind else "")
 
     def is_of_same_start(self, other: "RunIdentity") -> bool:
-        """Whether both were started as one run, even if the settings or devices of one do not fit the other's.
+        """Return whether both were started as one run, even if their settings or devices do not match.
 
-        Without a job, that is likely where both look for rank 0 at one port, and not certain.
+        Without a job, that is likely if both look for rank 0 at one port, but not certain.
         """
         return all(getattr(self, name) == getattr(other, name) for name in ("launcher", "job", "restarts"))
 
@@ -67,7 +67,7 @@ class RunIdentity:
 
 
 def job_name(launcher: str, environ: Mapping[str, str]) -> str:
-    """Return what a launcher calls the job, the step or the run, "" if it has no name for it."""
+    """Return the launcher's name for the job, the step or the run; "" if it has none."""
     groups = RUN_NAMES.get(launcher, ())
     names = (".".join(environ[name] for name in group if environ.get(name)) for group in groups)
     return next(filter(None, names), "")
@@ -82,7 +82,7 @@ def run_key(settings: Mapping[str, Any], environ: Mapping[str, str]) -> str:
 
 
 def shared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those that must be the same on all ranks."""
+    """Return the settings that must be the same on all ranks."""
     return {name: settings[name] for name in SHARED_SECTIONS if name in settings}
 
 

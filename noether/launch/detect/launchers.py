@@ -1,4 +1,4 @@
-"""The launchers that are known by their variables, a row each, and the signs by which those that are not give away."""
+"""The launchers that are known by their variables, a row each, and the signs that give away unknown ones."""
 
 import json
 import re
@@ -12,12 +12,12 @@ from noether.common.safe_open import read_plain
 
 @dataclass(frozen=True)
 class KnownLauncher:
-    """The names of a launcher's variables; "" for what none of them says.
+    """The names of a launcher's variables; "" for each that it does not set.
 
     With a `local_rank`, it starts any number of processes on a node: `rank` and `size` count all, `local_size` those of
     this node, and `nodes` the nodes. Without one it starts one on each node, and `rank` and `size` count nodes: `hosts`
-    lists them in order, `own` names this one among them, and `master` has rank 0's address, which rank 0 itself may not
-    be told. `first` has the number of rank 0's node, if it is not 0. `line` starts `{n}` processes on each node.
+    lists them in order, `own` names this one among them, and `master` has rank 0's address, which rank 0 itself may
+    lack. `first` has the number of rank 0's node, if it is not 0. `line` starts `{n}` processes on each node.
     """
 
     name: str
@@ -56,20 +56,20 @@ LAUNCHERS = (
     KnownLauncher("Vertex AI", hosts="CLUSTER_SPEC"),
 )  # fmt: skip
 
-# What any launcher calls the number of a process or node, how many there are, and the list of hosts or its file. Not
-# CPUs (NPROCS), elements of a job array, which are runs of their own (…TASK_INDEX), or a matrix's rank (LORA_RANK).
+# Any launcher's names for the number of a process or node, the total, and the list of hosts or its file; not for CPUs
+# (NPROCS), the elements of a job array, which are separate runs (…TASK_INDEX), or a matrix's rank (LORA_RANK).
 _RANK = re.compile(r"(?:.*_)?(?<!LORA_)(?:RANK|RANKID|PROCID|PROCNO|NODE_?INDEX|NODENUM)|ALPS_APP_PE")
 _SIZE = re.compile(r"(?:.*_)?(?:NUM_NODES|NODES_NUM|NNODES|NODE_COUNT|NHOSTS|WORLD_SIZE|NTASKS)|_CONDOR_NPROCS")
 _LIST = re.compile(r"(?:.*_)?(?:NODE|HOST)_?(?:FILE|LIST|IPS)|(?:LSB|LSB_MCPU|SM|VC_.*)_HOSTS|CLUSTER_SPEC|TF_CONFIG")
-# Slurm's are read by its own launcher; those of continuous integration number jobs that know nothing of each other.
+# Slurm's are read by its own launcher; those of continuous integration number independent jobs.
 _OTHERS = re.compile(r"SLURM_.*|(?:.*_)?(?:CI|CIRCLE)_.*")
 
 
 @dataclass(frozen=True)
 class Signs:
-    """What variables say of a run of several processes: this one's number, how many there are, and on which hosts.
+    """Signs of a run of several processes in variables: this one's number, how many there are, and on which hosts.
 
-    `seen` has the variables that say it. `unread` are those of files that cannot be read here, as in a container.
+    `seen` has the variables that show them. `unread` has those whose files cannot be read here, as in a container.
     """
 
     number: int | None
@@ -80,7 +80,7 @@ class Signs:
 
 
 def signs_of(row: KnownLauncher, environ: Mapping[str, str], host: str) -> Signs:
-    """Return what the variables of a launcher that starts a process on each node say of them."""
+    """Read the signs in the variables of a launcher that starts one process on each node."""
     names = {name: environ[name] for name in (row.rank, row.size, row.hosts, row.own) if environ.get(name)}
     hosts, own = hosts_in(names.get(row.hosts, ""))
     number, first = whole(names.get(row.rank, "")), whole(environ.get(row.first, "0")) or 0
@@ -93,13 +93,13 @@ def signs_of(row: KnownLauncher, environ: Mapping[str, str], host: str) -> Signs
 
 
 def foreign_signs(environ: Mapping[str, str], host: str) -> Signs:
-    """Return what variables of any launcher say of several processes; nothing is `seen` if they do not."""
+    """Read signs of several processes in the variables of any launcher; without signs, `seen` is empty."""
     names = sorted(name for name, value in environ.items() if value and not _OTHERS.fullmatch(name))
     ranks = {name: whole(environ[name]) for name in names if _RANK.fullmatch(name)}
-    # Elastic jobs count from the least to the most: 1:4.
+    # Elastic jobs give the least and the most: 1:4.
     sizes = {name: whole(environ[name].rpartition(":")[2]) for name in names if _SIZE.fullmatch(name)}
     lists = {name: hosts_in(environ[name]) for name in names if _LIST.fullmatch(name)}
-    # The last two are set for rank 0 as well, by launchers that do not say how many there are.
+    # The last two count even if they are 0: their launchers do not tell how many processes there are.
     above = [name for name, number in ranks.items() if number or name in ("PMIX_RANK", "ALPS_APP_PE")]
     several = [name for name, size in sizes.items() if size and size > 1]
     listing = [name for name, (hosts, _) in lists.items() if len(hosts) > 1]
@@ -113,10 +113,10 @@ def foreign_signs(environ: Mapping[str, str], host: str) -> Signs:
 
 
 def hosts_in(text: str) -> tuple[tuple[str, ...], str]:
-    """Return the hosts that a variable lists, each once, and this one's ("" if the list does not say it).
+    """Return the hosts that a variable lists, each once, and this host's name if the list marks it, else "".
 
-    A list has names or addresses (10.0.0.1;10.0.0.2), with their numbers of slots (n1 8 n2 8), as JSON, as a cluster of
-    tasks (TF_CONFIG), or is a file with a host at the beginning of each line. One that cannot be read lists none.
+    The list has names or addresses (10.0.0.1;10.0.0.2), maybe with their numbers of slots (n1 8 n2 8), as text, JSON, a
+    cluster of tasks (TF_CONFIG), or a file with a host at the beginning of each line. If unreadable, it is empty.
     """
     own = ""
     try:
@@ -136,6 +136,6 @@ def hosts_in(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def _place(hosts: tuple[str, ...], own: str) -> int | None:
-    """Return the number of this host among others, with or without its domain; None if it is not among them."""
+    """Return the position of host `own` in a list, with or without the list's domains; None if it is not there."""
     short = [host.partition(".")[0] for host in hosts]
     return hosts.index(own) if own in hosts else short.index(own) if own in short else None

@@ -1,4 +1,4 @@
-"""The limits of descriptors and processes that the system sets this process: raised, and held against a world."""
+"""Raise this process's limits of descriptors and processes, and check a run against these and shared memory."""
 
 import contextlib
 import resource
@@ -10,14 +10,14 @@ from noether.common.errors import RequestError
 from noether.common.numbers import counted
 
 MOST_DESCRIPTORS = 1 << 20
-"""Some programs close every number up to the limit when they start: a limit of billions would keep them busy."""
+"""The highest limit to set: some programs close every number up to the limit at start, which is slow for billions."""
 
 OWN_DESCRIPTORS = 96
-"""What a rank has open beside its connections to other ranks: files, logs, libraries, loaders."""
+"""A rank's descriptors besides its connections to other ranks: files, logs, libraries, loaders."""
 
 
 def raise_limits() -> None:
-    """Raises the soft limits of descriptors and processes to the hard ones; processes started later inherit them."""
+    """Raise the soft limits of descriptors and processes to the hard ones; processes started later inherit them."""
     for name, most in ((resource.RLIMIT_NOFILE, MOST_DESCRIPTORS), (resource.RLIMIT_NPROC, None)):
         soft, hard = resource.getrlimit(name)
         wanted = hard if most is None or 0 <= hard <= most else most
@@ -27,24 +27,24 @@ def raise_limits() -> None:
 
 
 def read_limits() -> list[int | None]:
-    """Returns the hard limits of descriptors and processes, those that `raise_limits` goes up to; None: no limit."""
+    """Return the hard limits of descriptors and processes, up to which `raise_limits` goes; None: no limit."""
     hard = [resource.getrlimit(name)[1] for name in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)]
     return [None if limit == resource.RLIM_INFINITY else limit for limit in hard]
 
 
 def most_processes(root: Path = Path("/")) -> int | None:
-    """Returns how many processes and threads this process's cgroups allow (`docker run --pids-limit`); None: any."""
+    """Return how many processes and threads this process's cgroups allow (`docker run --pids-limit`), if limited."""
     found = (number_in(group / "pids.max") for group in own_groups("pids", root))
     return min((most for most in found if most is not None), default=None)
 
 
 def refused_processes(root: Path = Path("/")) -> int:
-    """Returns how often this process's cgroups have refused a process or thread until now."""
+    """Return how often this process's cgroups have refused a process or thread so far."""
     return sum(number_in(group / "pids.events", "max ") or 0 for group in own_groups("pids", root))
 
 
 def check_processes(ranks: int, most: int | None) -> None:
-    """Refuses several ranks of this host where `most_processes` are fewer than they need before their first update.
+    """Raise RequestError if `most` processes are too few for this host's ranks before their first update.
 
     Measured on CPUs without loader workers: 2 ranks need 15 or 16, 4 ranks at most 28.
     """
@@ -53,7 +53,7 @@ def check_processes(ranks: int, most: int | None) -> None:
 
 
 def too_few_processes(most: int | None) -> RequestError:
-    """Returns how a run is refused that has too few processes and threads, or was refused one."""
+    """Return the error for a run that may have too few processes and threads, or was refused one."""
     return RequestError(
         "too-few-processes", "there are too few processes and threads for the ranks of this host",
         seen=f"this container or service may have {most} of them at a time" if most else "one was refused",
@@ -65,10 +65,10 @@ def too_few_processes(most: int | None) -> RequestError:
 def why_too_large(
     world_size: int, local_world_size: int, device_kind: str, descriptors: int | None, processes: int | None
 ) -> list[str]:
-    """Returns a line for each limit of this host (`read_limits`) that is too low for a world of ranks."""
+    """Return a line for each limit of this host (`read_limits`) that is too low for a run of this size."""
     lines = []
-    # Of rank 0, which needs the most: its store has a connection of each rank. Gloo connects every rank to every other;
-    # on GPUs NCCL connects neighbours only.
+    # Rank 0 needs the most: its store has a connection from each rank. Gloo connects every rank to every other; NCCL,
+    # on GPUs, connects neighbours only.
     needed = OWN_DESCRIPTORS + world_size + (world_size - 1 if device_kind == "cpu" else 0)
     if descriptors is not None and needed > descriptors:
         lines.append(
@@ -85,13 +85,13 @@ def why_too_large(
 
 MEBIBYTE = 2**20
 LEAST = 128 * MEBIBYTE
-"""Twice what docker gives a container that asks for nothing (64 MiB)."""
+"""Twice docker's default (64 MiB)."""
 PER_READER = 32 * MEBIBYTE
 """Two batches in flight (torch's prefetch_factor) of a few MiB each."""
 
 
 def check_shared_memory(num_workers: int, ranks_here: int, size: int | None) -> None:
-    """Refuse loader workers that would die of "Bus error" for want of shared memory, with the flag that gives more.
+    """Raise RequestError if loader workers would die of "Bus error" because shared memory is too small.
 
     Each of the `ranks_here` has `num_workers`. `size` is that of /dev/shm in bytes, None if there is none (not Linux).
     """
@@ -110,7 +110,7 @@ def check_shared_memory(num_workers: int, ranks_here: int, size: int | None) -> 
 
 
 def shared_memory_size(folder: Path = Path("/dev/shm")) -> int | None:
-    """Return the size of /dev/shm in bytes, or None where there is none."""
+    """Return the size of /dev/shm in bytes, or None if there is none."""
     try:
         return shutil.disk_usage(folder).total
     except OSError:

@@ -1,14 +1,14 @@
-"""Places a run that no launcher started: on this machine alone, by hand on several, or as pods of a Kubernetes Job.
+"""Place a run that no launcher started: on this machine alone, by hand on several, or as pods of a Kubernetes Job.
 
 By hand, the same command is started on each machine; all must have the same number of devices:
 
     hostA$ noether train --nodes 2 --node-rank 0 --master-addr hostA
     hostB$ noether train --nodes 2 --node-rank 1 --master-addr hostA
 
-A pod of an Indexed Job has its number in JOB_COMPLETION_INDEX; how many pods there are is in no variable: `nodes` says
-it. The pods are called JOB-0, JOB-1, … Others reach them by name only through a headless Service: with the pod's
-`subdomain` set to its name, /etc/hosts has this pod's full name (JOB-1.SERVICE.NAMESPACE.svc.cluster.local), and rank
-0's differs in the number alone (Kubernetes' documentation, "Job" and "DNS for Services and Pods").
+A pod of an Indexed Job has its number in JOB_COMPLETION_INDEX; no variable has the number of pods, so `nodes` must be
+set. The pods are called JOB-0, JOB-1, … They reach each other by name only through a headless Service: with the pod's
+`subdomain` set to the Service's name, /etc/hosts has this pod's full name (JOB-1.SERVICE.NAMESPACE.svc.cluster.local),
+and rank 0's differs only in the number (Kubernetes' documentation, "Job" and "DNS for Services and Pods").
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from noether.launch.detect.placement import Endpoint, LaunchContext, LaunchReque
 def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
     """Place the run on this machine. This launcher accepts any environment, so it is tried last.
 
-    RequestError: the devices are not here, or two different ports are asked for.
+    RequestError: the devices are not here, or two different ports are set.
     """
     inventory = here.inventory
     devices = choose_devices(inventory, request.devices)
@@ -63,11 +63,10 @@ def _workers_reason(request: LaunchRequest, here: LaunchContext, count: int) -> 
 
 
 def local_endpoint(master_port: int | None, environ: Mapping[str, str]) -> tuple[Endpoint, str]:
-    """Return where the ranks of one machine meet, and why: the loopback address, which always resolves.
+    """Return the endpoint of ranks on one machine, and the reason: the loopback address, which always resolves.
 
-    The port is `master_port`, else MASTER_PORT, else 0, which means a free one that is reserved from the start.
-
-    RequestError: a value is not a port, or two different ports are asked for.
+    The port is `master_port`, else MASTER_PORT, else 0: a free port that is reserved from the start.
+    RequestError: a value is not a port, or two different ports are set.
     """
     port, source, reason = port_of(master_port, environ, (0, "this process reserves a free port at the start"))
     return Endpoint("127.0.0.1", port, source), f"every rank is on this machine; {reason}"
@@ -144,11 +143,9 @@ def node_names(count: int, node_rank: int, host: str, master: str = "") -> tuple
 
 
 def agree_on_nodes(request: LaunchRequest, count: int, node_rank: int | None, source: str) -> None:
-    """Refuse settings that contradict a launcher that knows the number of nodes.
+    """Raise RequestError if a setting contradicts a launcher that knows the number of nodes.
 
     `node_rank` is None if the launcher does not number the nodes; `source` is the launcher's evidence.
-
-    RequestError: a setting differs from what the launcher says.
     """
     for name, asked, known in (("nodes", request.nodes, count), ("node_rank", request.node_rank, node_rank)):
         if asked is not None and known is not None and asked != known:
@@ -159,9 +156,9 @@ def agree_on_nodes(request: LaunchRequest, count: int, node_rank: int | None, so
 
 
 def cluster_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
-    """Place this node's workers where a launcher of the table has started a process on each node; None: none has.
+    """Place this node's workers if a launcher of the table started a process on each node; return None if none did.
 
-    RequestError: a setting contradicts the launcher. Variables that do not say all are left to `refuse_unknown`.
+    RequestError: a setting contradicts the launcher. Incomplete variables are left to `refuse_unknown`.
     """
     rows = (row for row in LAUNCHERS if not row.local_rank)
     row = next((row for row in rows if here.environ.get(row.rank) or here.environ.get(row.hosts)), None)
@@ -182,7 +179,7 @@ def cluster_placement(request: LaunchRequest, here: LaunchContext) -> Placement 
 def _joined(
     request: LaunchRequest, here: LaunchContext, name: str, place: tuple[int, int], master: tuple[str, str], seen: str
 ) -> Placement:
-    """Place the workers of node `place[1]` of `place[0]` that meet at `master`, whose second item says why."""
+    """Place the workers of node `place[1]` of `place[0]`. The ranks meet at `master[0]`, for the reason `master[1]`."""
     placed = multinode_placement(replace(request, nodes=place[0], node_rank=place[1], master_addr=master[0]), here)
     assert placed is not None
     reasons = {
@@ -194,32 +191,29 @@ def _joined(
 
 
 def refuse_unknown(request: LaunchRequest, here: LaunchContext) -> None:
-    """Refuse to train alone where variables show that something has started several processes, and nothing says which.
-
-    RequestError: they do, and `nodes` is not set.
-    """
+    """Raise RequestError if variables show several processes of an unknown launcher, and `nodes` is not set."""
     signs = foreign_signs(here.environ, here.host)
     if request.nodes is not None or not signs.seen:
         return
     master = here.environ.get("MASTER_ADDR") or next(iter(signs.hosts), "HOST")
     number = "K" if signs.number is None else signs.number
     raise RequestError(
-        "launcher-not-known", "variables of this process show several processes or nodes, and it would train alone",
+        "launcher-not-known", "this process's variables show several processes or nodes, but it would train alone",
         seen=as_pairs(signs.seen) + (f"; hosts {first_of(signs.hosts, 4)}" if signs.hosts else ""),
         expected="the variables of a launcher that noether knows, or these settings on each node",
         fix=f"noether train --nodes {signs.count or 'N'} --node-rank {number} --master-addr {master}      (each node "
-        "with its own number;\nor nodes=1, and this process trains alone)",
+        "with its own number;\nor nodes=1, to train in this process alone)",
     )  # fmt: skip
 
 
 INDEX = "JOB_COMPLETION_INDEX"
-OWN_RUNS = "nodes=1 'run_id=NAME-$(JOB_COMPLETION_INDEX)'      (each pod trains a run of its own)"
+OWN_RUNS = "nodes=1 'run_id=NAME-$(JOB_COMPLETION_INDEX)'      (each pod trains its own run)"
 
 
 def kubernetes_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
     """Place this pod's workers among those of the Job; return None outside of one, or if each pod is its own run.
 
-    RequestError: nothing says how many pods there are or where rank 0 is, or a setting contradicts the index.
+    RequestError: the number of pods or rank 0's host is unknown, or a setting contradicts the index.
     """
     if not here.environ.get(INDEX) or request.nodes == 1:
         return None

@@ -1,12 +1,12 @@
-"""Places a process that mpirun, mpiexec, jsrun or `flux run` started, by the variables that `launchers.py` lists.
+"""Place a process that mpirun, mpiexec, jsrun or `flux run` started, by the variables that `launchers.py` lists.
 
 Each process is one rank; if it is the only process, it starts a worker on each of its devices. MPI itself is not used:
-its variables only tell the rank, and the ranks meet at torch's own store.
+its variables only give the rank, and the ranks meet at torch's own store.
 
 If every rank is on this machine, they meet on 127.0.0.1. On several machines they meet at `master_addr`, else
 MASTER_ADDR (`mpirun -x MASTER_ADDR=hostA`), else, with Open MPI, on the machine that runs mpirun, if rank 0 is there:
-OMPI_MCA_orte_hnp_uri (4) or PMIX_SERVER_URI (5) names it. The others have no such variable, so they need an address.
-The port is `master_port`, else MASTER_PORT, else derived from mpirun's job number (Open MPI) or from mpiexec's
+OMPI_MCA_orte_hnp_uri (4) or PMIX_SERVER_URI (5) names it. Other launchers set no such variable, so they need an
+address. The port is `master_port`, else MASTER_PORT, else derived from mpirun's job number (Open MPI) or from mpiexec's
 control port (Hydra, if its proxy is visible among the parent processes), else 29500.
 """
 
@@ -36,7 +36,7 @@ _HYDRA_PROXY = re.compile(r"\S*hydra_\w*proxy .*--control-port \S+:([0-9]{1,5})(
 class MpiDaemon:
     """This node's daemon of Open MPI.
 
-    `master` is the host that runs mpirun, "" if `source` does not say; `job` is mpirun's number for the run.
+    `master` is the host that runs mpirun, "" if `source` does not name it; `job` is mpirun's number for the run.
     """
 
     number: int
@@ -49,7 +49,7 @@ class MpiDaemon:
 class MpiProcess(LaunchedTask):
     """One process that mpirun started.
 
-    `nodes` is the number of nodes, a guess unless they are `counted`. Only Open MPI tells its `daemon`.
+    `nodes` is the number of nodes, a guess unless they are `counted`. The `daemon` is known only for Open MPI.
     """
 
     family: str
@@ -61,7 +61,7 @@ class MpiProcess(LaunchedTask):
 def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
     """Read which process of an MPI job this is; return None if MPI did not start it.
 
-    srun sets some of PMI's and PALS's variables too, but not how many are here; such a process is the Slurm launcher's.
+    srun sets some of PMI's and PALS's variables too, but not the local size; Slurm's launcher places such a process.
 
     RequestError: some of the variables are missing, or they contradict each other.
     """
@@ -81,7 +81,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
         )  # fmt: skip
     rank, count, local_rank, local_count = (whole_number(environ, name) for name in names)
     nodes = whole_number(environ, row.nodes, 1) if environ.get(row.nodes) else None
-    if not row.local_size:  # Spread evenly, unless somebody asked for something else.
+    if not row.local_size:  # The fourth is the number of nodes; assume that ranks are spread evenly.
         local_count = -(-count // local_count)
     if rank >= count or local_rank >= local_count or local_count > count:
         raise RequestError("mpi-variables-contradict", f"{family}'s variables contradict each other",

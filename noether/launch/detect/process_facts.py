@@ -1,4 +1,4 @@
-"""Reads facts about this process that the environment variables may not show: its parents, cgroup and terminal."""
+"""Read facts about this process that the environment variables may not show: its parents, cgroup and terminal."""
 
 import contextlib
 import os
@@ -23,12 +23,12 @@ _STEP_CGROUP = re.compile(r"/job_([0-9]+)/step_([0-9]+|batch|extern|interactive)
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """What the system shows about this process besides its environment; by default nothing is known.
+    """Facts that the system shows about this process besides its environment; by default nothing is known.
 
     `ancestors` are the command lines of its parent processes as `ps` shows them, nearest first, as far as this PID
     namespace goes. `cgroup` is the text of /proc/self/cgroup. `container` is the engine of the container it runs in,
     "" for none. `nvidia_kernel`: whether the kernel has NVIDIA GPUs, which is visible inside a container too.
-    `amd_driver`: whether AMD's driver is here. `full_name` is this host's name with its domain, as /etc/hosts has it.
+    `amd_driver`: whether AMD's driver is here. `full_name` is this host's name with its domain, from /etc/hosts.
     """
 
     stdin_is_terminal: bool = False
@@ -101,7 +101,7 @@ def step_seen(facts: ProcessFacts) -> StepSeen | None:
 def interactive_shell(facts: ProcessFacts) -> str | None:
     """Return the command line of an interactive shell between this process and its slurmstepd.
 
-    Returns "" if slurmstepd is visible with no such shell in between, and None if neither is visible.
+    Return "" if slurmstepd is visible with no such shell in between, and None if neither is visible.
     `bash script.sh` and `bash -c …` are wrappers that a launcher started, not interactive shells.
     """
     for line in facts.ancestors:

@@ -1,4 +1,4 @@
-"""Asks each launcher in turn whether it started this process, and refuses several processes of what is one."""
+"""Ask each launcher in turn whether it started this process; refuse to start a single-process command several times."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,12 +14,13 @@ from noether.launch.detect.limits import read_limits, why_too_large
 from noether.launch.detect.mpi import mpi_placement
 from noether.launch.detect.placement import LaunchContext, LaunchRequest, Placement
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
-from noether.launch.detect.slurm.placement import refuse_wrong_place, slurm_placement
+from noether.launch.detect.slurm.outside import refuse_wrong_place
+from noether.launch.detect.slurm.placement import slurm_placement
 from noether.launch.detect.torchrun import torchrun_placement
 
 Launcher = Callable[[LaunchRequest, LaunchContext], Placement | None]
-"""Returns the placement, or None if something else started this process. If it did start it but its variables make no
-sense, it raises RequestError: an incomplete environment must not fall through to the next launcher."""
+"""A function that returns the placement, or None if something else started this process. It raises RequestError if its
+own launcher's variables make no sense: an incomplete environment must not fall through to the next launcher."""
 
 LAUNCHERS: tuple[Launcher, ...] = (
     # The first one to return a placement is used, so a launcher that can run inside another (torchrun and mpirun inside
@@ -35,7 +36,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
 )
 
 RANK_VARIABLES = ("SLURM_PROCID", "RANK", local.INDEX, *(row.rank for row in KNOWN if row.rank))
-"""In which the launchers number their processes from 0; for a process whose place cannot be found."""
+"""The variables in which launchers number their processes from 0, for a process that cannot be placed."""
 
 
 def resolve_placement(
@@ -45,7 +46,7 @@ def resolve_placement(
     nvml: GpuDriver = nvml_gpus,
     facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement:
-    """Return which ranks of a run this process is responsible for, and why.
+    """Return the placement of this process: the ranks of a run that it is responsible for, and why.
 
     `host` is the name of this machine, `nvml` lists the GPUs of the NVIDIA driver.
 
@@ -65,7 +66,7 @@ def resolve_placement(
 
 
 def _on_this_host(placement: Placement, environ: Mapping[str, str], cpus: UsableCpus) -> Placement:
-    """Return the placement with its share of the CPUs here, and a warning of each limit that is too low for it."""
+    """Add to a placement its share of this host's CPUs, and a warning for each limit that is too low for it."""
     kind = placement.workers[0].device.kind
     too_large = why_too_large(placement.world_size, placement.local_world_size, kind, *read_limits())
     share = share_cpus(cpus, environ, len(placement.workers), placement.local_world_size)
@@ -77,11 +78,11 @@ def _on_this_host(placement: Placement, environ: Mapping[str, str], cpus: Usable
 def resolve_or_on_cpus(
     request: LaunchRequest, environ: Mapping[str, str], host: str, nvml: GpuDriver, facts: ProcessFacts
 ) -> tuple[Placement, RequestError | None]:
-    """Return what `resolve_placement` does; where the devices are refused, that on CPUs, and why they are.
+    """Return `resolve_placement`'s answer and None; if it refuses the devices, its answer for CPUs and the refusal.
 
-    Where the ranks meet does not depend on their devices; how many there are, and which are here, may.
+    The ranks' meeting point does not depend on their devices; their number, and which of them are here, may.
 
-    RequestError: as `resolve_placement`, where CPUs are refused too.
+    RequestError: as for `resolve_placement`, if CPUs are refused too.
     """
     try:
         return resolve_placement(request, environ, host, nvml, facts), None
@@ -95,11 +96,9 @@ ONE_PROCESS = {"slurm": "srun --nodes=1 --ntasks=1 noether {verb} …", "mpi": "
 
 
 def refuse_several(verb: str, environ: Mapping[str, str], host: str, facts: ProcessFacts) -> None:
-    """Refuse a single-process command if several processes were started: they would all write the same files.
+    """Raise RequestError if a single-process command was started several times: all would write the same files.
 
-    Every process refuses. If only the others left, the launcher might kill the first a while later.
-
-    RequestError: a launcher started several processes.
+    Every process refuses. If only the others exited, the launcher might kill the first a while later.
     """
     try:
         placement = resolve_placement(LaunchRequest(accelerator="cpu"), environ, host, facts=facts)

@@ -1,14 +1,14 @@
-"""Places a process with RANK and WORLD_SIZE set: by torchrun, by Kubernetes' PyTorchJob, or by hand.
+"""Place a process that has RANK and WORLD_SIZE, set by torchrun, by Kubernetes' PyTorchJob, or by hand.
 
 - torchrun (TORCHELASTIC_RUN_ID): one rank per process, also inside a Slurm job. Its agent already serves the
   store at MASTER_ADDR:MASTER_PORT, so no rank binds that port. `restarts` combines torchrun's count with the
-  requeues of the Slurm job around it, so that it grows with every start.
+  requeues of the Slurm job around it, so that it grows with every restart.
 - PyTorchJob: RANK is the number of the pod, and LOCAL_RANK is not set. One process in each pod starts a worker on each
   of its devices. Every pod must have the same number of devices.
 - Anything else that sets RANK, WORLD_SIZE and LOCAL_RANK: one rank per process.
 
-If srun or mpirun started this process, it is left to their launchers, and RANK and WORLD_SIZE only have to agree with
-them (enroot's 50-slurm-pytorch hook sets these variables in each task of a Slurm step).
+If srun or mpirun started this process, its own launcher places it, and RANK and WORLD_SIZE only have to agree with
+that (enroot's 50-slurm-pytorch hook sets these variables in each task of a Slurm step).
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class RankedTask(LaunchedTask):
 
 
 def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
-    """Place the rank that RANK names; return None if RANK is not set or srun or mpirun started this process.
+    """Place the rank numbered by RANK; return None if RANK is not set or srun or mpirun started this process.
 
     RequestError: the variables contradict each other, or the ranks on this node do not match its devices.
     """
@@ -49,7 +49,7 @@ def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement
     if not elastic and mpi_process(environ) is not None:
         return None
     if not environ.get("RANK"):
-        # In a job of Slurm, its variables decide.
+        # In a Slurm job, Slurm's variables decide.
         if environ.get("WORLD_SIZE", "") not in ("", "1") and not environ.get("SLURM_JOB_ID"):
             raise _half_set(environ, "WORLD_SIZE", "RANK")
         return None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noether.common.errors import RequestError
-from noether.launch.detect.slurm.step import MAX_NODES, parse_nodelist, parse_task_counts
+from noether.launch.detect.slurm.node_list import MAX_NODES, parse_nodelist, parse_task_counts
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Runs Slurm's commands (squeue, sbatch, scancel) and reads this user's jobs."""
+"""Run Slurm's commands (squeue, sbatch, scancel) and read this user's jobs."""
 
 import os
 import re
@@ -15,11 +15,10 @@ from noether.common.errors import NoetherError
 SEPARATOR = "\x1f"  # Names and comments may contain every printable character.
 FIELDS = SEPARATOR.join(("%i", "%T", "%L", "%r", "%j", "%k", "%Z"))
 RUN_COMMENT = "noether:"
-"""How the comment of our jobs begins. After it comes the run's folder, relative to where the job was submitted.
-
-For a job array that ends in %a, which stands for the number of the element."""
+"""The prefix of our jobs' comments. The run's folder follows, relative to where the job was submitted; for a job array,
+it ends in %a, the placeholder for the element's number."""
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
-"""The states of a job that has not started, or not again since it was requeued (squeue(1), "JOB STATE CODES")."""
+"""The states of a job that has not started, or not restarted since its requeue (squeue(1), "JOB STATE CODES")."""
 RANK_VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
@@ -44,7 +43,7 @@ class QueuedJob:
 
     @property
     def waits(self) -> bool:
-        """Whether it is to start: any other, a suspended one too, has begun and may have something to save."""
+        """True until the job starts. Any other, even a suspended one, has begun and may have something to save."""
         return self.state in WAITING
 
     @cached_property
@@ -63,15 +62,12 @@ class SlurmError(NoetherError):
 
 
 def has_slurm() -> bool:
-    """Returns whether Slurm's commands are installed here; in a container they are not."""
+    """Return whether Slurm's commands are installed here; in a container they are not."""
     return shutil.which("sbatch") is not None and shutil.which("squeue") is not None
 
 
 def queued_jobs() -> dict[str, QueuedJob]:
-    """Returns this user's jobs that have not ended, by job id; an empty dict if Slurm is not installed.
-
-    SlurmError: Slurm does not answer.
-    """
+    """Return this user's unfinished jobs by job id; none if Slurm is not installed. SlurmError: it does not answer."""
     if not has_slurm():
         return {}
     text = run_slurm(["squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--format={FIELDS}"])
@@ -81,10 +77,10 @@ def queued_jobs() -> dict[str, QueuedJob]:
 
 
 def job_state(job_id: str) -> str | None:
-    """Return the state of a job that waits, runs or has ended, in Slurm's words; None when Slurm does not know it."""
+    """Return the state of a waiting, running or ended job, in Slurm's words; None if Slurm does not know the job."""
     if known := queued_jobs().get(job_id):
         return known.state
-    # The controller forgets a job minutes after its end; what sacct asks may not be kept at all.
+    # The controller forgets a job minutes after its end; the accounting that sacct reads may not exist.
     for command in (f"scontrol -o show job {job_id}", f"sacct -n -X -P -o State -j {job_id}"):
         with suppress(SlurmError):
             if found := re.search(r"(?:JobState=|^)([A-Z_]+)\b(?!=)", run_slurm(command.split())):
@@ -95,7 +91,7 @@ def job_state(job_id: str) -> str | None:
 def run_slurm(
     command: Sequence[str], text: str = "", environ: Mapping[str, str] | None = None, *, limit_s: float = 60
 ) -> str:
-    """Runs a Slurm command and returns its output. SlurmError: it failed or did not answer within `limit_s` seconds."""
+    """Run a Slurm command and return its output. SlurmError: it failed or did not answer within `limit_s` seconds."""
     try:
         done = subprocess.run(
             command, input=text, capture_output=True, text=True, timeout=limit_s, env=environ and dict(environ)
@@ -109,10 +105,10 @@ def run_slurm(
 
 
 def clean_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns an environment for sbatch without the variables of the job or step it is called from.
+    """Return an environment for sbatch without the variables of the job or step it is called from.
 
     Otherwise the new job would use them as defaults (SLURM_MEM_PER_CPU with --mem is an error) and its processes would
-    take them for their ranks. SBATCH_… and SLURM_CONF are kept, as users set them for sbatch.
+    read their ranks from them. SBATCH_… and SLURM_CONF are kept, as users set them for sbatch.
     """
     return {
         name: value
