@@ -68,7 +68,7 @@ def _without_local_rank(words: list[str], environ: Mapping[str, str]) -> list[st
     """Drop --local-rank=N, which torch.distributed.launch and deepspeed add although they also set LOCAL_RANK."""
     given = [word for word in words if re.match("--local[-_]rank=", word)]
     if any(word.partition("=")[2] != environ.get("LOCAL_RANK") for word in given):
-        raise RequestError("local-rank-contradicts", f"{given[0]} is not what LOCAL_RANK says",
+        raise RequestError("local-rank-contradicts", f"{given[0]} contradicts LOCAL_RANK",
                            seen=f"LOCAL_RANK={environ.get('LOCAL_RANK', '')}", expected="one number in both",
                            fix=f"leave {given[0]} out")  # fmt: skip
     return [word for word in words if word not in given]

@@ -132,7 +132,7 @@ def check_characters(words: Sequence[str]) -> None:
         plain = plain_characters(word)
         if (plain[:1] == "-" and not word.partition("=")[0].isascii()) or word.startswith(("“", "‘", "«", "„", "`")):
             odd = ", ".join(f"U+{ord(one):04X}" for one in dict.fromkeys(word) if not one.isascii()) or word[0]
-            raise RequestError("typeset-characters", f"{word} has other characters than it seems", expected=plain,
+            raise RequestError("typeset-characters", f"{word} has characters that only look like ASCII", expected=plain,
                                seen=f"{word}, with {odd}", fix=_line(*map(plain_characters, words)))  # fmt: skip
 
 

@@ -199,7 +199,7 @@ def _plain(name: str, value: Any) -> Any:
         return value.tolist() if hasattr(value, "tolist") else value  # Arrays of NumPy, tensors of torch.
     path = f"{value.__module__}.{value.__qualname__}"
     if path.startswith("__main__") or "<" in path:
-        raise RequestError("class-not-importable", f"no rank can import {path}", seen=f"{name}={path}",
+        raise RequestError("class-not-importable", f"ranks cannot import {path}", seen=f"{name}={path}",
                            expected="a class of a module, which each rank imports by its name",
                            fix=f"write it into my_module.py, and {name}=my_module.{value.__name__}"
                            "      (in a notebook: %%writefile my_module.py)")  # fmt: skip
@@ -210,9 +210,9 @@ def _refuse_inside_a_rank() -> None:
     distributed = sys.modules.get("torch.distributed")
     joined = distributed is not None and distributed.is_available() and distributed.is_initialized()
     if joined or here() is not None or TOLD in os.environ:
-        raise RequestError("train-inside-a-rank", "this process is a rank of a run already",
+        raise RequestError("train-inside-a-rank", "this process is already a rank of a run",
                            seen="an initialised process group" if joined else "a rank that noether has started",
-                           expected="a process that is no rank yet, or tasks of srun or torchrun that each call it",
+                           expected="a process that is not a rank, or tasks of srun or torchrun that all call it",
                            fix="if __name__ == '__main__': …      (in a file that ranks import)")  # fmt: skip
 
 

@@ -45,7 +45,7 @@ class Component:
         section, kind, registry, base = self.section, self.kind, self.registry, self.base
         if kind not in registry and "." not in kind:
             raise RequestError("unknown-component", f"no {section} is called {kind!r}", seen=f"{section}.kind={kind}",
-                               expected=f"one of {', '.join(sorted(registry))}, or the dotted path of your own",
+                               expected=f"one of {', '.join(sorted(registry))}, or the dotted path of your class",
                                fix=f"{section}.kind={nearest(kind, registry) or next(iter(registry))}")  # fmt: skip
         factory: Callable[..., Any] = load_object(kind, f"{section}.kind", registry, base)
         if not callable(factory) or (inspect.isclass(factory) and base is not None and not issubclass(factory, base)):
@@ -149,7 +149,7 @@ def check_arguments(own: type, calls: Mapping[str, Sequence[str]]) -> None:
         method = inspect.getattr_static(own, name, None)
         if isinstance(method, FunctionType) and (why := misfit(method, "self", *arguments)):
             wanted = f"def {name}({', '.join(['self', *arguments])})"
-            raise RequestError("own-method-arguments", f"no run can call {name} of {own.__name__}",
+            raise RequestError("own-method-arguments", f"{own.__name__}.{name} does not accept the arguments of a run",
                                seen=f"def {name}{why}", expected=wanted,
                                fix=f"{wanted} in {own.__module__}.{own.__qualname__}")  # fmt: skip
 

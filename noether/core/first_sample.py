@@ -139,17 +139,17 @@ def check_stream(problem: Problem, group: Group) -> str:
     others = (samples_digest(split, range(len(split))) for split in (train, problem.splits.test))
     if validation and samples_digest(train, validation) in others:
         raise RequestError(
-            "stream-validation-not-apart", f"the validation split of {train.kind} is another of its splits",
-            seen="the same first samples", expected="samples of its own for split='validation'",
+            "stream-validation-not-apart", f"the validation split of {train.kind} repeats another split",
+            seen="the same first samples", expected="separate samples for split='validation'",
             fix=f"if split == 'validation': ...      (in {train.kind}; or dataset.validation_fraction=0 asks for none)",
         )  # fmt: skip
     first = group.from_first(digest)
     if group.world_size > 1 and (digest is None or digest != first):
         raise RequestError(
-            "stream-not-the-same", f"{train.kind} does not give the same samples whenever it is read",
+            "stream-not-the-same", f"{train.kind} does not yield the same samples every time it is read",
             seen="two readings differ" if digest is None else f"rank {group.rank} reads other samples than rank 0",
-            expected="all samples in one order on every rank, which takes its share of them",
-            fix="rng = random.Random(0)      (in __iter__, for what it draws; and leave the sharing of samples out)",
+            expected="all samples in the same order on every rank; noether gives each rank its share",
+            fix="rng = random.Random(0)      (in __iter__, for its random numbers; do not share the samples out)",
         )  # fmt: skip
     otherwise = "; two readings differ, so a resume has other samples" if digest is None else ""
     return f"each rank reads all of it in order, in one process; a resume reads again up to its place{otherwise}"
@@ -176,9 +176,9 @@ def check_parts(problem: Problem, asked: str | None, batch: BatchPlan, compared:
         fix = f"trainer.{together}\ntrainer.across_ranks=per_rank      (each micro-batch by itself)\n"
         fix += "compares_samples = False in the task      (if each sample has a loss of its own)"
     raise RequestError(
-        "samples-compared-in-parts", "the samples of a batch are compared with each other, and it is computed in parts",
+        "samples-compared-in-parts", "the loss compares the samples of a batch, but the batch is computed in parts",
         seen=f"{seen}; at once {batch.micro} of {batch.effective}",
-        expected="a mean over samples (of ragged ones that of each one's mean), the whole batch at once, or your word",
+        expected="a mean over samples (if ragged, over each sample's mean), the whole batch, or a setting below",
         fix=fix,
     )  # fmt: skip
 
@@ -191,7 +191,7 @@ def _try_loss(task: Task, predictions: Predictions, prepared: Batch) -> None:
     except Exception:  # The first update shows the traceback, in training mode.
         return
     if not isinstance(loss, torch.Tensor) or loss.ndim or not loss.is_floating_point():
-        raise RequestError("loss-not-a-scalar", f"the loss of {kind} is no single number", seen=_kind_of(loss),
+        raise RequestError("loss-not-a-scalar", f"the loss of {kind} is not a single number", seen=_kind_of(loss),
                            expected="a tensor () of a floating-point type: the mean over the batch's samples",
                            fix=f"return losses.mean() in {kind}.loss")  # fmt: skip
     if not loss.requires_grad:
@@ -237,7 +237,7 @@ def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestErro
     if isinstance(error, (TypeError, AttributeError)) and "dict" in str(error):
         takes = next((key for key in batch if key not in ("index", *problem.task.truths)), "KEY")
         return RequestError(
-            "model-takes-a-tensor", "the model takes a tensor, and was given the batch, a dictionary of tensors",
+            "model-takes-a-tensor", "the model expects a tensor, but receives the batch, a dictionary of tensors",
             seen=str(error).splitlines()[0][:200],
             expected="a forward that takes a dictionary, or the names of the tensors that it takes and returns",
             fix=f"model.input={takes} {_output_line(problem.task, batch)}",

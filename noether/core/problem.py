@@ -108,7 +108,7 @@ def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
     others = [other for other in REGISTRY if set(getattr(model_class(other), "needs", lambda _: ["*"])(layout)) <= have]
     raise RequestError(
         "samples-lack-inputs", f"{model.__name__} reads {', '.join(absent)}, which the samples do not have",
-        seen=", ".join(sample), expected=f"{', '.join(needs(layout))} in every sample, or a model that does without",
+        seen=", ".join(sample), expected=f"{', '.join(needs(layout))} in every sample, or a model that needs none",
         fix=f"model={others[0]}" if others else f"give the samples {', '.join(absent)}",
     )  # fmt: skip
 

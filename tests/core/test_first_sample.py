@@ -211,18 +211,18 @@ MISTAKES = {
             "BatchSampler": ("has a batch_sampler", "[[0, 1]", "def sampler(self, indices, generator)"),
             "WorkerInit": ("has a worker_init_fn", "<", "def __getitem__(self, index)"),
             "Hidden": ("has a sampler that", "Batches", "def sampler(self, indices, generator)"),
-            "Unseeded": ("sampler gives no order", "or others", "generator=generator"),
-            "HeldOut": ("sampler gives no order", "sample ", "generator=generator"),
-            "OneTuple": ("collate returns no batch", "what it returns", "torch.stack"),
-            "OneList": ("collate returns no batch", "image: [tensor", "torch.stack"),
-            "Numbered": ("collate returns no batch", "index: (1,)", "torch.stack"),
-            "Packed": ("collate returns no batch", "image: (2, 4, 4)", "torch.stack"),
+            "Unseeded": ("sampler does not return a reproducible order", "or others", "generator=generator"),
+            "HeldOut": ("sampler does not return a reproducible order", "sample ", "generator=generator"),
+            "OneTuple": ("collate does not return a batch", "what it returns", "torch.stack"),
+            "OneList": ("collate does not return a batch", "image: [tensor", "torch.stack"),
+            "Numbered": ("collate does not return a batch", "index: (1,)", "torch.stack"),
+            "Packed": ("collate does not return a batch", "image: (2, 4, 4)", "torch.stack"),
         }.items()
     },
     **{
         f"a-stream-{wrong}": ([*IMAGES, *ADAPTER, *STREAM, f"dataset.wrong={wrong}"], *words)
         for wrong, words in {
-            "alike": ("validation split of test_first_sample.Stream is another", "first samples", "split == 'valid"),
+            "alike": ("split of test_first_sample.Stream repeats another split", "first samples", "split == 'valid"),
             "once": ("gives no samples", "0 samples, then no more", "__iter__"),
             "endless": ("test split of test_first_sample.Stream does not fit", "10000", "split == 'test'"),
         }.items()
@@ -236,7 +236,7 @@ MISTAKES = {
     "strings": ([*IMAGES, *ADAPTER, "dataset.as_=strings"], "name of the samples", "a str", "'name' out"),
     "arrays-of-text": ([*IMAGES, *ADAPTER, "dataset.as_=texts"], "name of the samples", "of <U1", "'name' out"),
     "longer-than-64-bits": ([*IMAGES, *ADAPTER, "dataset.as_=long"], "image of the samples", "of float128", "'image'"),
-    "index": ([*IMAGES, *ADAPTER, "dataset.as_=index"], "that batches have already", "index", "rename 'index'"),
+    "index": ([*IMAGES, *ADAPTER, "dataset.as_=index"], "that is reserved for batches", "index", "rename 'index'"),
     "lists": ([*IMAGES, *ADAPTER, "dataset.as_=numbers"], "image of the samples", "a list", "torch.as_tensor"),
     "a-missing-field": ([*CARS, *UPT, "dataset.wrong=volume_velocity"], "no volume_velocity", "surface_points",
                         "~task.fields.volume_velocity"),
@@ -248,7 +248,7 @@ MISTAKES = {
                                   "(14, 3)", "as many volume_velocity"),
     "transolver-without-distances": ([*CARS, "model=transolver", *SMALL, "model.depth=1"], "Transolver",
                                      "volume_points", "model=mlp"),
-    "a-tensor-in-model": (IMAGES, "takes a tensor", "dict", "model.input=image model.output=logits"),
+    "a-tensor-in-model": (IMAGES, "expects a tensor", "dict", "model.input=image model.output=logits"),
     "a-tensor-out-model": ([*IMAGES, f"model.kind={HERE}.TensorOut"], "does not return a dictionary", "Tensor",
                            "model.output=logits"),
     "no-parameters": ([*IMAGES, f"model.kind={HERE}.Nothing"], "no parameters to train", "none", "model.kind="),

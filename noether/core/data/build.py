@@ -57,8 +57,8 @@ class OwnDataset:
                                expected="tensors by name: what the model reads and the task scores",
                                fix=EXAMPLE)  # fmt: skip
         if "index" in sample:
-            raise RequestError("sample-key-reserved", f"samples of {self.kind} have a key that batches have already",
-                               seen="index", expected="other keys: a batch's index (B,) are the numbers of its samples",
+            raise RequestError("sample-key-reserved", f"samples of {self.kind} use a key that is reserved for batches",
+                               seen="index", expected="other keys: `index` (B,) holds the numbers of a batch's samples",
                                fix="rename 'index' in __getitem__, where model and task read it too")  # fmt: skip
         return {
             str(key): value if isinstance(value, Tensor) else self._tensor(key, value, index)
@@ -143,7 +143,7 @@ def check_stream_length(own: Any, config: RunConfig) -> None:
         raise RequestError(
             "stream-without-length", "a stream that has no length has no epochs",
             seen=", ".join(f"{name}={settings[name]}" for name in whole + every),
-            expected="updates or samples in their place, or a __len__ of the stream",
+            expected="a length in updates or samples, or a stream with __len__",
             fix=" ".join(["trainer.max_updates=1000 trainer.max_epochs=null"] * len(whole)
                          + [f"'{name}=100 updates'" for name in every]),
         )  # fmt: skip
@@ -272,7 +272,7 @@ def _check_batching(built: Any, kind: str) -> None:
             raise RequestError(
                 "dataset-batching-unused", f"{kind} has a {name} that nothing would call",
                 seen=repr(own or hidden)[:100],
-                expected="collate(samples): a batch; sampler(indices, generator): an epoch's samples, but of a stream",
+                expected="collate(samples) for batches; sampler(indices, generator) for epochs, not for streams",
                 fix=f"def {instead}({', '.join(['self', *takes[instead]])}) in {kind}",
             )  # fmt: skip
 

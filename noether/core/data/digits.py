@@ -123,7 +123,7 @@ def _idx_file(root: Path, name: str) -> Path:
 
 
 def _not_digits(path: Path, seen: str, expected: str) -> RequestError:
-    return RequestError("not-mnist", f"{path} is not MNIST's", seen=seen, expected=expected,
+    return RequestError("not-mnist", f"{path} is not a file of MNIST", seen=seen, expected=expected,
                         fix="dataset_root=FOLDER      (or leave it out for the 5,000 packaged digits)")  # fmt: skip
 
 

@@ -162,9 +162,9 @@ def training_order(dataset: Dataset, indices: Sequence[int], effective_batch_siz
         strange = [f"sample {index}" for index in found if index not in places]
         if strange or len(found) != count or found != draw(epoch):
             raise RequestError(
-                "sampler-unusable", "the data set's sampler gives no order that ranks and a resume could share",
+                "sampler-unusable", "the data set's sampler does not return a reproducible order",
                 seen=strange[0] if strange else f"{count} samples, then {len(found)}, or others, in epoch {epoch}",
-                expected="as many of `indices` in each epoch, by the random numbers of `generator` alone",
+                expected="the same number of `indices` in every epoch, drawn only with `generator`",
                 fix="return torch.tensor(indices)[torch.randperm(len(indices), generator=generator)]",
             )  # fmt: skip
         return np.array([places[index] for index in found])
@@ -182,7 +182,7 @@ def batch_of(
     batch = made if isinstance(made, Mapping) else {"what it returns": str(type(made))}
     for key, value in batch.items() if own is not None else ():
         if key == "index" or not isinstance(value, Tensor) or value.shape[:1] != (len(samples),):
-            raise RequestError("collate-unusable", "the data set's collate returns no batch",
+            raise RequestError("collate-unusable", "the data set's collate does not return a batch",
                                seen=f"{key}: {tuple(value.shape) if isinstance(value, Tensor) else value}"[:100],
                                expected=f"a dictionary of tensors with a row for each sample, ({len(samples)}, …)"
                                + " under other keys than index" * (key == "index"),

@@ -190,7 +190,7 @@ def check_digest(path: Path) -> None:
         recorded = recorded_digest(path)
     except (OSError, ValueError) as error:
         raise RequestError(
-            "packed-data-unverified", f"nothing tells whether {path} is as it was written",
+            "packed-data-unverified", f"{path} has no digest to verify it by",
             seen=f"{name}: {getattr(error, 'strerror', None) or one_line(error)}",
             expected=f"{name} beside it, which is written with it",
             fix=f"(cd {quote(str(path.parent))} && sha256sum {path.name} > {name})      (takes the file as it is)",

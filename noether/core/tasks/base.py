@@ -182,8 +182,8 @@ def check_state(task: Task, before: Mapping[str, Any]) -> None:
         lost, seen = True, f"state(): {error}"
     if lost and seen:
         raise RequestError(
-            "task-state-unusable", f"no checkpoint can keep what {kind}.fit has found", seen=seen,
-            expected="a dictionary of numbers, texts and lists from `state`, which `load_state` takes back",
+            "task-state-unusable", f"a checkpoint cannot store the results of {kind}.fit", seen=seen,
+            expected="a dictionary of numbers, texts and lists from `state`, which `load_state` restores",
             fix=f'def state(self): return {{"mean": self.mean.tolist()}} and def load_state(self, state) in {kind}',
         )  # fmt: skip
 
@@ -196,8 +196,8 @@ def check_predictions(predictions: Any, shapes: Mapping[str, tuple[int, ...]], f
 
     fix = f"fix the forward of model.kind, or {fix}"
     if not isinstance(predictions, Mapping):
-        raise RequestError("predictions-not-a-dictionary", "the model returns no dict", seen=type(predictions).__name__,
-                           expected=f"a dict with {', '.join(shapes)}", fix=fix)  # fmt: skip
+        raise RequestError("predictions-not-a-dictionary", "the model does not return a dict", fix=fix,
+                           seen=type(predictions).__name__, expected=f"a dict with {', '.join(shapes)}")  # fmt: skip
     for name, expected in shapes.items():
         if name not in predictions:
             raise RequestError("prediction-missing", f"the model predicts no {name}",

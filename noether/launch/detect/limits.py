@@ -57,7 +57,7 @@ def too_few_processes(most: int | None) -> RequestError:
     return RequestError(
         "too-few-processes", "there are too few processes and threads for the ranks of this host",
         seen=f"this container or service may have {most} of them at a time" if most else "one was refused",
-        expected="about 8 for each rank, and those of num_workers",
+        expected="about 8 for each rank, plus those of num_workers",
         fix="docker run --pids-limit=-1 …      (podman too; in a service of systemd, TasksMax=infinity)",
     )  # fmt: skip
 

@@ -48,7 +48,7 @@ def test_logits_in_half_precision_are_scored_in_single_and_right_samples_counted
 
 WRONG = {
     "no-logits": ({"classes": LOGITS}, BATCH, "the model predicts no logits"),
-    "no-dict": (LOGITS, BATCH, "the model returns no dict"),
+    "no-dict": (LOGITS, BATCH, "the model does not return a dict"),
     "other-number-of-classes": ({"logits": LOGITS[:, :2]}, BATCH, "the wrong shape"),
     "no-label": (PREDICTIONS, {"index": torch.arange(4)}, "the samples have no label"),
     "label-out-of-range": (PREDICTIONS, {"label": LABELS + 1}, "fix       task.classes=4"),

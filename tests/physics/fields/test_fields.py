@@ -281,7 +281,7 @@ def test_lift_of_a_hemisphere_on_the_ground() -> None:
     [
         (lambda p: {**p, "volume_velocity": p["volume_velocity"][..., :1]}, "volume_velocity has the wrong shape"),
         (lambda p: {"surface_pressure": p["surface_pressure"]}, "the model predicts no volume_velocity"),
-        (lambda p: p["surface_pressure"], "the model returns no dict"),
+        (lambda p: p["surface_pressure"], "the model does not return a dict"),
     ],
     ids=["one-channel-of-three-would-broadcast", "missing", "a-bare-tensor"],
 )
