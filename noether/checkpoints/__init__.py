@@ -1,1 +1,1 @@
-"""A training state → verified folders on disk, and back."""
+"""Checkpoints: save a training state to verified folders on disk, and load it back."""

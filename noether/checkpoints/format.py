@@ -1,8 +1,8 @@
-"""Checkpoints on disk: written whole or not at all, verified before use. No torch here.
+"""Checkpoints on disk: written atomically, verified before use. No torch here.
 
-A checkpoint is a folder `update-000001234/` of plain files (safetensors and JSON, nothing that runs code
-when it is read). Its `meta.json` names the format's version, each file's SHA-256 and its own; it is written last,
-into a folder of another name, which is then renamed.
+A checkpoint is a folder `update-000001234/` of plain files (safetensors and JSON, nothing that runs code when read).
+Its `meta.json` holds the format version, the SHA-256 of each file, and its own SHA-256. It is written last, in a
+temporary folder, which is then renamed.
 """
 
 import json
@@ -25,11 +25,11 @@ from noether.runs.folder import CHECKPOINT, UPDATE, RunFolder, checkpoint_paths
 from noether.runs.records import is_count, mapping, number, parse_object, read_metrics
 
 FORMAT = 4
-"""What meta.json says; checkpoints of 2 and 3, which no release wrote, are refused like any other."""
+"""Format version in meta.json. Every other is refused, including 2 and 3, which no release wrote."""
 
 META = "meta.json"
 WEIGHTS = {"ema": "ema.safetensors", "raw": "model.safetensors"}
-"""The file of each kind of weights; a run is evaluated with the first that its checkpoints have."""
+"""The file of each kind of weights; a run is evaluated with the first kind that its checkpoints have."""
 _COUNTS = ("world_size", "effective_batch_size", "micro_batch_size", "updates_per_epoch")
 _PLAIN_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -37,16 +37,16 @@ Warn = Callable[[str], None]
 
 
 class DamagedCheckpoint(RequestError):
-    """A checkpoint cannot be used: a file is not as it was written, or it is another program's."""
+    """A checkpoint cannot be used: a file is damaged, or a different program wrote it."""
 
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """One checkpoint on disk. Whatever is read from it is verified first.
+    """One checkpoint on disk. Everything read from it is verified first.
 
-    known: the files that were read, with the content of meta.json and the SHA-256 of the others. It is handed on with
-        the checkpoint, to other processes too, so that each host reads each file once; one that has changed since is
-        read again.
+    known: a cache of the files read so far, with the content of meta.json and the SHA-256 of the others. It is passed
+        on with the checkpoint, also to other processes, so that each host reads each file only once. A file that has
+        changed since is read again.
     """
 
     path: Path
@@ -54,18 +54,18 @@ class CheckpointFolder:
 
     @property
     def updates(self) -> int:
-        """Updates that the run had made."""
+        """The number of updates that the run had made."""
         return int(self.path.name.removeprefix(UPDATE))
 
     def meta(self) -> dict[str, Any]:
-        """Return meta.json. DamagedCheckpoint: it cannot be read, or is not as it was written."""
+        """Return the content of meta.json. DamagedCheckpoint: it is unreadable or damaged."""
         return dict(self._once(META, self._checked_meta)[1])
 
     def _once(self, name: str, read: Callable[[Path], Any]) -> tuple[StampedFile, Any]:
-        """Return one of its files and what `read` makes of it, which is called where the file is not known yet."""
+        """Return a file and the result of `read` for it, which is called only if no current result is in `known`."""
         if name not in self.known or not self.known[name][0].is_unchanged():
             try:
-                before = stamped(self.path / name)  # First: a change while it is read shows later.
+                before = stamped(self.path / name)  # First, so that a change during the read is detected later.
                 self.known[name] = before, read(before.path)
             except (OSError, ValueError) as error:
                 seen = getattr(error, "strerror", None) or error
@@ -75,7 +75,7 @@ class CheckpointFolder:
     def _checked_meta(self, path: Path) -> dict[str, Any]:
         meta = parse_object(read_plain(path))
         if meta.get("meta_sha256") != _meta_digest(meta):
-            raise ValueError("another SHA-256 than when it was written")
+            raise ValueError("its SHA-256 does not match")
         if meta.get("format") != FORMAT:
             raise self._of_another_program(f"{META} has format {meta.get('format')!r:.40}, not {FORMAT}", meta)
         digests = meta.get("sha256")
@@ -85,13 +85,13 @@ class CheckpointFolder:
             raise ValueError(f"it says update {meta.get('updates')}: the folder was renamed or copied")
         counts = [meta.get(name) for name in _COUNTS]
         if not all(is_count(count) and count for count in counts) or not isinstance(meta.get("config"), dict):
-            raise ValueError(f"{', '.join(_COUNTS)} or config are not what a run writes")
+            raise ValueError(f"{', '.join(_COUNTS)} or config are invalid")
         return meta
 
     def damage(self, whole: bool = True) -> str | None:
-        """Return what is wrong with the checkpoint, or None where every file is as it was written.
+        """Return what is wrong with the checkpoint, or None if every file is intact.
 
-        whole: False reads meta.json alone, not the gigabytes that it names.
+        whole: False to check meta.json alone, not the gigabytes of files that it lists.
         """
         try:
             for name in self.meta()["sha256"]:
@@ -102,15 +102,15 @@ class CheckpointFolder:
         return None
 
     def check(self, fix: str = "", *, whole: bool = True) -> None:
-        """Raise DamagedCheckpoint, with the line to write instead, where `damage` finds any."""
+        """Raise DamagedCheckpoint, with `fix` as the line to type instead, if `damage` finds any."""
         if (damage := self.damage(whole)) is not None:
             raise self._damaged(damage, fix)
 
     def verified(self, name: str) -> StampedFile:
-        """Return one of its files, which is as it was written. DamagedCheckpoint: it is not, or is not named."""
+        """Return a file after verifying it. DamagedCheckpoint: it is damaged or not listed in meta.json."""
         expected = self.meta()["sha256"].get(name)
         if expected is None:
-            raise self._damaged(f"{META} does not name {name}")
+            raise self._damaged(f"{META} does not list {name}")
 
         def digest(path: Path) -> str:
             with open_plain(path) as opened:
@@ -118,19 +118,19 @@ class CheckpointFolder:
 
         file, found = self._once(name, digest)
         if found != expected:
-            raise self._damaged(f"{name} has another SHA-256 than when it was written")
+            raise self._damaged(f"{name} has a different SHA-256 than when it was written")
         return file
 
     @property
     def weights(self) -> list[str]:
-        """The kinds of weights that it holds, the selected first. DamagedCheckpoint where meta.json cannot be read."""
+        """The kinds of weights in the checkpoint, the selected kind first. DamagedCheckpoint: meta.json is damaged."""
         return [kind for kind, file in WEIGHTS.items() if file in self.meta()["sha256"]]
 
     @contextmanager
     def loading(self, name: str) -> Iterator[Path]:
-        """Give the verified path of a file whose content is about to be put into use.
+        """Yield the verified path of a file that the block loads.
 
-        DamagedCheckpoint: it is not as it was written, or its content is not what a run of this program writes.
+        DamagedCheckpoint: the file is damaged, or the block raised because another program wrote its content.
         """
         try:
             yield self.verified(name).path
@@ -140,35 +140,33 @@ class CheckpointFolder:
             self.verified(name)
             text = " ".join(f"{type(error).__name__}: {error}".split())
             raise self._of_another_program(f"{name}: {text:.200}", self.meta()) from None
-        self.verified(name)  # Where it changed on the way, what was loaded is not what was verified.
+        self.verified(name)  # Again: it may have changed between its verification and the load.
 
     def _of_another_program(self, seen: str, meta: Mapping[str, Any]) -> DamagedCheckpoint:
         made, weights = mapping(meta, "provenance"), shlex.quote(f"initial_weights={self.path.parent.parent}")
         return DamagedCheckpoint(
             "checkpoint-of-another-program",
-            f"checkpoint {self.path} is intact, but of another program: noether or your own code has changed since",
+            f"checkpoint {self.path} is intact, but does not fit this program: noether or your code has changed since",
             seen=f"{seen}\nwritten by noether {made.get('noether')}, revision {made.get('git_revision')}",
-            expected="what this program writes in a run of these settings",
-            fix=f"resume=null run_id=ANOTHER_NAME {weights}      (a run of its own, from the weights of this one)",
+            expected="what this program writes with these settings",
+            fix=f"resume=null run_id=ANOTHER_NAME {weights}      (a new run, from the weights of this one)",
         )
 
     def _damaged(self, seen: str, fix: str = "") -> DamagedCheckpoint:
         fix = fix or f"noether checkpoints {self.path.parent.parent} --verify      (shows which are intact)"
         summary = f"checkpoint {self.path} is damaged"
-        return DamagedCheckpoint(
-            "checkpoint-damaged", summary, seen=seen, expected="files as they were written", fix=fix
-        )
+        return DamagedCheckpoint("checkpoint-damaged", summary, seen=seen, expected="unmodified files", fix=fix)
 
 
 def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
-    """Return a run's checkpoints, oldest first, damaged ones among them."""
+    """Return a run's checkpoints, oldest first, including damaged ones."""
     return [CheckpointFolder(path) for path in checkpoint_paths(folder)]
 
 
 def newest_intact(folder: Path, warn: Warn = lambda text: None, *, whole: bool = True) -> CheckpointFolder | None:
-    """Return the newest checkpoint that verifies; damaged ones are named to `warn` and passed over.
+    """Return the newest intact checkpoint or None; skip damaged ones and report them to `warn`.
 
-    whole: False reads meta.json alone, for whoever leaves it to another process to verify the files.
+    whole: False to check meta.json alone, if another process will verify the files.
     """
     return _first_intact(reversed(list_checkpoints(folder)), warn, whole=whole)
 
@@ -183,28 +181,28 @@ def _first_intact(checkpoints: Iterable[CheckpointFolder], warn: Warn, *, whole:
 
 
 def no_intact_checkpoint(folder: Path) -> RequestError:
-    """Return the refusal of a run of which no checkpoint is intact."""
+    """Return the error for a run without an intact checkpoint."""
     found = list_checkpoints(folder)
     seen = f"{len(found)} in {folder}, none of them intact: {found[-1].damage()}" if found else f"none in {folder}"
     return RequestError(
         "no-intact-checkpoint",
         f"{folder.parent} has no intact checkpoint",
         seen=seen,
-        expected="a checkpoint whose files are as they were written",
+        expected="a checkpoint with unmodified files",
         fix=f"noether checkpoints {folder.parent} --verify      (or a new run: resume=null run_id=ANOTHER_NAME)",
     )
 
 
 def _loss(row: Mapping[str, Any], better: Any) -> float:
-    """A row's selection metric, in the sense that lower is better; infinite where it has none."""
+    """Return the selection metric, negated if higher is better, so that lower is better; infinity if there is none."""
     metric = number(row, "metric")
     return math.inf if metric is None else -metric if better == "higher" else metric
 
 
 def ranked(checkpoints: Iterable[CheckpointFolder]) -> list[CheckpointFolder]:
-    """Return the best first, the earlier of two equals; then those without a metric, the newest first.
+    """Sort checkpoints: unreadable ones first, because each may have been the best; then by metric, the best first.
 
-    Before them come those that cannot be read: each may have been the best.
+    Of equal ones, the earlier comes first. Checkpoints without a metric come last, the newest first.
     """
 
     def rank(checkpoint: CheckpointFolder) -> tuple[float, int]:
@@ -219,14 +217,14 @@ def ranked(checkpoints: Iterable[CheckpointFolder]) -> list[CheckpointFolder]:
 
 
 def newest_update(folder: Path) -> int:
-    """Return the update of the newest checkpoint in a folder; 0 where there is none."""
+    """Return the update of the newest checkpoint in a folder; 0 if there is none."""
     return max((checkpoint.updates for checkpoint in list_checkpoints(folder)), default=0)
 
 
 def selected_checkpoint(folder: Path, warn: Warn, *, whole: bool = True) -> CheckpointFolder:
-    """Return the checkpoint that stands for a run: the best on the validation split, else the newest.
+    """Return the checkpoint that represents a run: the best on the validation split, else the newest.
 
-    Damaged ones are named to `warn` and passed over, and better ones that are gone are named too. `whole` as for
+    Skip damaged checkpoints and report them to `warn`; report better ones that are missing, too. whole: as for
     `newest_intact`. RequestError: the run has no intact checkpoint.
     """
     ordered = ranked(list_checkpoints(folder))
@@ -251,11 +249,11 @@ def write_checkpoint(
     writer: Writer = UNFENCED,
     before_rename: Callable[[], None] = lambda: None,
 ) -> CheckpointFolder:
-    """Write one checkpoint: every file, then meta.json, each flushed to the disk, then the rename.
+    """Write one checkpoint: every file, then meta.json, each flushed to disk, then the rename.
 
-    files: the content of each by its name, piece by piece. meta: further content of meta.json.
-    before_rename: called when all is on the disk and nothing has its name yet. What it or a piece raises, OSError of a
-        disk that refuses, or NoetherError where `writer` may not write any more leaves the folder as it was.
+    files: the content of each file by name, in pieces. meta: further content of meta.json.
+    before_rename: called when everything is on disk, before the rename. The folder stays unchanged if this or a piece
+        raises, on an OSError from the disk, and on a NoetherError if `writer` may no longer write.
     """
     final = folder / f"{UPDATE}{updates:09d}"
     is_first = not folder.exists()
@@ -271,10 +269,10 @@ def write_checkpoint(
         _write_flushed(partial / META, [json.dumps(content, indent=2).encode()])
         flush(partial)
         before_rename()
-        # The same state may have been written before with less knowledge (an evaluation that was cut short).
+        # Replace an earlier checkpoint of this update, which may lack the result of an evaluation that was cut short.
         writer.publish(partial, final)
     except BaseException as error:
-        shutil.rmtree(partial, ignore_errors=True)  # On a full disk its bytes are what others wait for.
+        shutil.rmtree(partial, ignore_errors=True)  # On a full disk, others need the space.
         if isinstance(error, OSError):
             say_if_forbidden(writer)
         raise
@@ -283,7 +281,7 @@ def write_checkpoint(
 
 
 def recover_replaced(folder: Path) -> None:
-    """Give a checkpoint its name back that was put aside for a new one which then never came."""
+    """Restore a checkpoint that was moved aside for a replacement that was never completed."""
     for old in [*folder.glob(f".{UPDATE}*{ASIDE}"), *folder.glob(f".attempt-*/.{UPDATE}*{ASIDE}")]:
         final = folder / old.name.removeprefix(".").partition(".")[0]
         if not final.exists() and (old / META).is_file():
@@ -291,7 +289,7 @@ def recover_replaced(folder: Path) -> None:
 
 
 def _write_flushed(path: Path, parts: Iterable[bytes | memoryview]) -> str:
-    """Write a file from its parts, waits until the disk has it, and return the SHA-256 of what was written."""
+    """Write a file from its parts, wait until it is on disk, and return its SHA-256."""
     digest = sha256()
     with create_plain(path) as file:
         for part in parts:
@@ -308,16 +306,16 @@ def _meta_digest(meta: dict[str, Any]) -> str:
 
 
 def prune_checkpoints(folder: Path, keep: int, writer: Writer = UNFENCED) -> None:
-    """Remove what `choose_to_prune` chooses by the checkpoints' meta.json alone, and leftovers of broken writes."""
+    """Remove the checkpoints that `choose_to_prune` picks, checking only meta.json, and leftovers of failed writes."""
     for checkpoint in choose_to_prune(folder, keep, lambda one: one.damage(whole=False) is not None):
         writer.drop(checkpoint.path)
     remove_leftovers(folder)
 
 
 def choose_to_prune(folder: Path, keep: int, is_damaged: Callable[[CheckpointFolder], bool]) -> list[CheckpointFolder]:
-    """Return the checkpoints that may go: all but the newest `keep` that are intact, and the best of these.
+    """Return the checkpoints to remove: all except the newest `keep` intact ones and the best intact one.
 
-    Where none is intact, none may go: one may still be repaired.
+    If none is intact, return none, because one may still be repaired.
     """
     found = list_checkpoints(folder)
     intact = [one for one in found if not is_damaged(one)]
@@ -326,6 +324,6 @@ def choose_to_prune(folder: Path, keep: int, is_damaged: Callable[[CheckpointFol
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what interrupted writes and removals have left; only the folder's one writer may call it."""
+    """Remove leftovers of interrupted writes and removals; only the folder's sole writer may call this."""
     for leftover in folder.glob(f".{UPDATE}*"):
         shutil.rmtree(leftover, ignore_errors=True)

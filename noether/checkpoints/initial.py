@@ -1,4 +1,4 @@
-"""A new run's first weights from another's: what matched is taken, and what was left is listed with the reason."""
+"""Initialize a new run's weights from another run: copy the matching tensors and list the rest with the reasons."""
 
 from fnmatch import fnmatchcase
 
@@ -17,7 +17,7 @@ SHOWN = 12
 
 
 def begin_with(model: nn.Module, weights: StampedFile | None, patterns: tuple[str, ...]) -> list[str]:
-    """Give a new model the weights of a file, if any, freeze what `trainer.freeze` names, and say so in lines."""
+    """Load initial weights from a file, if any, and freeze what `patterns` match; return a report in lines."""
     lines = load_initial(model, weights) if weights else []
     if patterns:
         frozen = freeze(model, patterns)
@@ -27,9 +27,9 @@ def begin_with(model: nn.Module, weights: StampedFile | None, patterns: tuple[st
 
 
 def load_initial(model: nn.Module, file: StampedFile) -> list[str]:
-    """Copy the tensors whose names and shapes match into a model; return what a person reads of it, counts first.
+    """Copy the tensors whose names and shapes match into a model; return a report in lines, counts first.
 
-    `file` is from `named_weights`. RequestError: it cannot be read, or has changed since, or not one tensor matches.
+    file: from `named_weights`. RequestError: it is unreadable, has changed since it was verified, or no tensor matches.
     """
     path = file.path
     try:
@@ -43,12 +43,12 @@ def load_initial(model: nn.Module, file: StampedFile) -> list[str]:
     taken = [name for name, value in own.items() if name in source and source[name].shape == value.shape]
     reshaped = [name for name in own if name in source and name not in taken]
     left = {
-        "kept as drawn, for the shapes differ": [f"{n} {_shape(source[n])} → {_shape(own[n])}" for n in reshaped],
-        "kept as drawn, for the source has none": [name for name in own if name not in source],
-        "of the source, not used": [name for name in source if name not in own],
+        "not loaded (shapes differ)": [f"{n} {_shape(source[n])} → {_shape(own[n])}" for n in reshaped],
+        "not loaded (missing from the source)": [name for name in own if name not in source],
+        "in the source, not used": [name for name in source if name not in own],
     }
     if not taken:
-        raise RequestError("weights-fit-nothing", f"no tensor of {path} fits the model",
+        raise RequestError("weights-fit-nothing", f"no tensor in {path} fits the model",
                            seen=", ".join(list(source)[:4]), expected=", ".join(list(own)[:4]),
                            fix="initial_weights=null      (or the model of that run)")  # fmt: skip
     with torch.no_grad():
@@ -59,7 +59,7 @@ def load_initial(model: nn.Module, file: StampedFile) -> list[str]:
 
 
 def freeze(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
-    """Stop training the parameters whose names match a pattern (* and ? stand for anything), and return them.
+    """Freeze the parameters whose names match a pattern (* and ? are wildcards); return their names.
 
     RequestError: a pattern matches no parameter.
     """
@@ -70,7 +70,7 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
         if not matched:
             parts = sorted({name.partition(".")[0] for name in names})
             near = nearest(pattern.partition(".")[0].rstrip("*"), parts) or parts[0]
-            raise RequestError("freeze-matches-nothing", f"trainer.freeze names no parameter: {pattern}",
+            raise RequestError("freeze-matches-nothing", f"trainer.freeze matches no parameter: {pattern}",
                                seen=f"trainer.freeze=[{','.join(patterns)}]",
                                expected=f"patterns of names that begin with {', '.join(parts)}",
                                fix=f"'trainer.freeze=[{near}.*]'")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which checkpoint of a run a user names, and which file of weights `initial_weights` does: verified. No torch."""
+"""Find and verify the checkpoint that a user names, and the weights that `initial_weights` names. No torch."""
 
 from pathlib import Path
 
@@ -17,15 +17,15 @@ from noether.core.data.packed import check_digest, digest_path
 from noether.runs.folder import RunFolder, named_run
 
 BEST = "      (the best that is intact)"
-"""A remark on the line that names another checkpoint."""
+"""Remark appended to a fix line that proposes another checkpoint."""
 
 
 def named_checkpoint(folder: RunFolder, name: str | None, fix: str, *, whole: bool = True) -> CheckpointFolder:
-    """Return a run's checkpoint, every file of which is as it was written; whole=False reads meta.json alone.
+    """Return a verified checkpoint of a run; whole=False verifies meta.json alone.
 
-    name: best, latest or the checkpoint's own; None: best, and no other in its place.
-    fix: the line that names another checkpoint, with {} for its name.
-    RequestError: there is none of this name, or it is damaged.
+    name: best, latest or a checkpoint's name; None means best. The best is never replaced by another checkpoint.
+    fix: the line to type to use another checkpoint, with {} for its name.
+    RequestError: there is no such checkpoint, or it is damaged.
     """
     found = {checkpoint.path.name: checkpoint for checkpoint in list_checkpoints(folder.checkpoints)}
     if not found:
@@ -38,7 +38,7 @@ def named_checkpoint(folder: RunFolder, name: str | None, fix: str, *, whole: bo
         best = selected_checkpoint(folder.checkpoints, passed_over.append, whole=whole)
         if passed_over:
             raise DamagedCheckpoint(
-                "best-checkpoint-damaged", f"the best checkpoint of {folder.path} is not there as it was written",
+                "best-checkpoint-damaged", f"the best checkpoint of {folder.path} is damaged or missing",
                 seen="\n".join(passed_over), expected="the checkpoint that the run was evaluated with",
                 fix=fix.replace("{}", best.path.name),
             )  # fmt: skip
@@ -49,11 +49,11 @@ def named_checkpoint(folder: RunFolder, name: str | None, fix: str, *, whole: bo
 
 
 def named_weights(where: str) -> StampedFile:
-    """Return the file of weights that a run, a checkpoint, an export or a file names.
+    """Return the weights file of `where`: a run, a checkpoint, an export or a file.
 
-    What lies in a checkpoint or has its digest beside it is verified; of a run it is the best one and no other.
+    A file in a checkpoint, or with a digest file next to it, is verified. For a run, use its best checkpoint only.
 
-    RequestError: none is there, or it is not as it was written.
+    RequestError: there are no weights, or they are damaged.
     """
     path = Path(where).expanduser()
     if path.is_file():

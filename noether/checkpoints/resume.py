@@ -1,4 +1,4 @@
-"""Decides from which checkpoint a run resumes, and in which folder. No torch here."""
+"""Decide in which folder a run starts, and from which checkpoint it resumes. No torch here."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -43,69 +43,69 @@ from noether.runs.records import read_metrics
 
 
 class ResumeRule(Enum):
-    """What a changed setting means for a resumed run."""
+    """The effect of a changed setting on a resumed run."""
 
     ALLOWED = "changes nothing that is learned"
     ANNOUNCED = "changes what is learned, as the user clearly intends; the run continues and prints the change"
     REFUSED = "makes it a different run; refused unless accept_changes names the key"
 
 
-# The entry of the setting decides, else that of the nearest section above it.
+# The entry of a setting itself decides, or else that of its nearest parent section.
 RULES = {
     "accelerator": (ResumeRule.ANNOUNCED, "other devices round differently; the order of samples continues"),
-    "devices": (ResumeRule.ALLOWED, "another number of ranks goes on with the same order of samples"),
+    "devices": (ResumeRule.ALLOWED, "another number of ranks keeps the order of samples"),
     **dict.fromkeys(("master_port", "master_addr"), (ResumeRule.ALLOWED, "where the ranks meet")),
     **dict.fromkeys(("nodes", "node_rank"), (ResumeRule.ALLOWED, "where the ranks run")),
     "distributed": (ResumeRule.ALLOWED, "how long ranks wait for each other"),
-    "dataset_root": (ResumeRule.ALLOWED, "where the same data lies"),
-    **dict.fromkeys(("output_path", "run_id"), (ResumeRule.ALLOWED, "where the run lies")),
-    **dict.fromkeys(("resume", "accept_changes"), (ResumeRule.ALLOWED, "how it goes on")),
-    "initial_weights": (ResumeRule.ALLOWED, "where it began; it goes on from its own weights"),
-    "num_workers": (ResumeRule.ALLOWED, "who reads the data"),
+    "dataset_root": (ResumeRule.ALLOWED, "where the same data is stored"),
+    **dict.fromkeys(("output_path", "run_id"), (ResumeRule.ALLOWED, "where the run is stored")),
+    **dict.fromkeys(("resume", "accept_changes"), (ResumeRule.ALLOWED, "how it resumes")),
+    "initial_weights": (ResumeRule.ALLOWED, "where it began; it resumes from its own weights"),
+    "num_workers": (ResumeRule.ALLOWED, "how many processes read the data"),
     **dict.fromkeys(("tracker", "trainer.log_every", "trainer.profile"), (ResumeRule.ALLOWED, "what is shown")),
-    "slurm": (ResumeRule.ALLOWED, "what a job asks for"),
+    "slurm": (ResumeRule.ALLOWED, "what a job requests"),
     "trainer.max_epochs": (ResumeRule.ANNOUNCED, "a schedule that spans the run is stretched from here on"),
     "trainer.max_updates": (ResumeRule.ANNOUNCED, "a schedule that spans the run is stretched from here on"),
     "trainer.max_samples": (ResumeRule.ANNOUNCED, "a schedule that spans the run is stretched from here on"),
     "trainer.max_batch_size": (ResumeRule.ALLOWED, "accumulation learns the same, to rounding"),
     "trainer.across_ranks": (ResumeRule.REFUSED, "samples are compared with others in the loss"),
-    "trainer.evaluate_every": (ResumeRule.ANNOUNCED, "the weights are selected among other updates from here on"),
+    "trainer.evaluate_every": (ResumeRule.ANNOUNCED, "weights are selected at other updates from here on"),
     **dict.fromkeys(("trainer.checkpoint_every", "trainer.keep_checkpoints"), (ResumeRule.ALLOWED, "what is kept")),
-    "trainer.select_by": (ResumeRule.REFUSED, "values of two metrics do not compare"),
+    "trainer.select_by": (ResumeRule.REFUSED, "values of two metrics cannot be compared"),
     "trainer.stop_after": (ResumeRule.ANNOUNCED, "the run ends earlier or later"),
     "trainer.callbacks": (ResumeRule.ANNOUNCED, "other code is called from here on"),
     "trainer.evaluation_batch_size": (ResumeRule.ANNOUNCED, "only a loss that compares samples changes"),
     "trainer.evaluation_chunk_size": (ResumeRule.ALLOWED, "a prediction does not depend on its chunk"),
     "trainer.timeout_min": (ResumeRule.ALLOWED, "when it stops"),
     "trainer.freeze": (ResumeRule.REFUSED, "the optimiser has no state of other parameters"),
-    "trainer.nan_policy": (ResumeRule.ALLOWED, "what happens at numbers that are not finite"),
-    "trainer.max_skipped_updates": (ResumeRule.ALLOWED, "what happens at numbers that are not finite"),
+    "trainer.nan_policy": (ResumeRule.ALLOWED, "what happens when a number is not finite"),
+    "trainer.max_skipped_updates": (ResumeRule.ALLOWED, "what happens when a number is not finite"),
     "trainer.compile": (ResumeRule.ANNOUNCED, "a compiled model rounds differently"),
     "trainer.tf32": (ResumeRule.ANNOUNCED, "matrix products on a GPU are rounded differently"),
     "trainer.recompute": (ResumeRule.ALLOWED, "the gradients are the same bit for bit"),
     "trainer.deterministic": (ResumeRule.ANNOUNCED, "other algorithms round differently"),
     "trainer.clip_gradient_norm": (ResumeRule.ANNOUNCED, "updates are clipped differently from here on"),
     "trainer.clip_gradient_value": (ResumeRule.ANNOUNCED, "updates are clipped differently from here on"),
-    "optimizer.kind": (ResumeRule.REFUSED, "another optimiser does not know what this one has gathered"),
+    "optimizer.kind": (ResumeRule.REFUSED, "another optimiser cannot use this one's state"),
     "optimizer": (ResumeRule.ANNOUNCED, "updates are made differently from here on"),
     "schedule": (ResumeRule.ANNOUNCED, "the learning rate follows another curve from here on"),
     "seed": (ResumeRule.REFUSED, "the order of samples and every random number would be another run's"),
     "trainer.effective_batch_size": (ResumeRule.REFUSED, "the position in the order of samples is counted in batches"),
     "trainer.precision": (ResumeRule.REFUSED, "weights and gradients would be other numbers"),
-    "trainer.ema_decay": (ResumeRule.REFUSED, "EMA weights of two decays do not compare, and cannot begin late"),
-    "dataset": (ResumeRule.REFUSED, "other samples: metrics before and after would not compare"),
-    "model": (ResumeRule.REFUSED, "another model cannot take these weights, or means something else by them"),
-    "task.scalars": (ResumeRule.ANNOUNCED, "other numbers are derived from the fields; what is learned is the same"),
+    "trainer.ema_decay": (ResumeRule.REFUSED, "EMA of two decays is not comparable, and EMA cannot begin late"),
+    "dataset": (ResumeRule.REFUSED, "other samples: metrics before and after could not be compared"),
+    "model": (ResumeRule.REFUSED, "these weights do not fit another model"),
+    "task.scalars": (ResumeRule.ANNOUNCED, "other scalars are derived from the fields; what is learned is the same"),
     "task": (ResumeRule.REFUSED, "another loss and other statistics"),
 }
 SAME_SIZES = ("model.supernodes", "model.radius", "model.max_neighbours", "model.dropout")
-"""Settings of models that change no weight's size; weights of another size cannot be taken, accepted or not."""
-UNLISTED = (ResumeRule.REFUSED, "nothing is known of what this setting changes")
+"""Model settings that do not change any weight's size; weights of another size never fit, even if accepted."""
+UNLISTED = (ResumeRule.REFUSED, "the effect of this setting is unknown")
 
 
 @dataclass(frozen=True)
 class Change:
-    """One setting that differs between the run that is resumed and what is asked now."""
+    """One setting that differs between the resumed run and the current request."""
 
     key: str
     before: Any
@@ -120,9 +120,9 @@ class Change:
 def compare_configs(before: Mapping[str, Any], now: RunConfig) -> list[Change]:
     """Return the settings that differ, in the order of the schema.
 
-    What `before`, stored with the checkpoint, lacks, an older version did not know, and counts as the default.
+    A setting missing from `before`, the checkpoint's settings, is from a newer version; assume its default there.
     """
-    with suppress(ValidationError, RequestError):  # Of a version with other settings: compared as it stands.
+    with suppress(ValidationError, RequestError):  # From a version with other settings: compare it as stored.
         before = RunConfig.model_validate(before).model_dump(mode="json")
     old, new = dict(flat(before)), dict(flat(now.model_dump(mode="json")))
     keys = [*new, *(key for key in old if key not in new)]
@@ -130,32 +130,32 @@ def compare_configs(before: Mapping[str, Any], now: RunConfig) -> list[Change]:
 
 
 def rule_of(key: str) -> tuple[ResumeRule, str]:
-    """Return what a changed setting means, and why."""
+    """Return the rule for a changed setting, and its reason."""
     while key and key not in RULES:
         key = key.rpartition(".")[0]
     return RULES.get(key, UNLISTED)
 
 
 def is_accepted(key: str, accept: Sequence[str]) -> bool:
-    """Whether `accept_changes` lets a setting change: by its name, by that of a section above it, or by "all"."""
+    """Return whether `accept_changes` names a setting, a section that contains it, or "all"."""
     return any(word == "all" or key == word or key.startswith(f"{word}.") for word in accept)
 
 
 def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str) -> list[str]:
-    """Return a line for each change that the user should know of.
+    """Return a line for each change that the user should know about.
 
-    `accept`: keys or sections that the user has accepted; "all" is every key. RequestError: names every change that is
-    refused, why, and the line that accepts it.
+    accept: keys or sections that the user has accepted; "all" accepts every key. RequestError: some changes are
+    refused; it lists them with the reasons and the line that accepts them.
     """
     refused = [one for one in changes if one.rule is ResumeRule.REFUSED and not is_accepted(one.key, accept)]
     if refused:
         widest = max(len(str(change)) for change in refused)
-        # What was accepted before stays accepted. Data are accepted as a whole: any setting of them makes others.
+        # Keep what is already accepted. Accept data sets as a whole: any of their settings makes the data different.
         proposed = ("dataset" if change.key.startswith("dataset.") else change.key for change in refused)
         keys = ",".join(dict.fromkeys([*accept, *proposed]))
-        other = f"'accept_changes=[{keys}]'      (or resume=null run_id=ANOTHER_NAME for a run of its own)"
+        other = f"'accept_changes=[{keys}]'      (or resume=null run_id=ANOTHER_NAME for a new run)"
         if any(_changes_sizes(change.key) for change in refused):
-            other = "resume=null run_id=ANOTHER_NAME      (a run of its own: these weights have other sizes)"
+            other = "resume=null run_id=ANOTHER_NAME      (a new run: these weights have other sizes)"
         raise RequestError(
             "settings-changed",
             f"the run {run} has other settings",
@@ -167,7 +167,7 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
 
 
 def _changes_sizes(key: str) -> bool:
-    """Return whether a setting may change how many weights there are, or what they mean."""
+    """Return whether a setting may change the number of weights or their meaning."""
     outputs = key in ("task.classes", "task.kind") or key.startswith("task.fields")
     return outputs or (key.startswith("model.") and key not in SAME_SIZES)
 
@@ -179,15 +179,15 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class ResumeTarget:
-    """The folder a run writes to, and the checkpoint it goes on from (None: it starts from the beginning).
+    """The folder that a run writes to, and the checkpoint from which it resumes (None: it starts from the beginning).
 
-    It is made once, by the process that answers for rank 0, and handed to all ranks; the checkpoint is
-    verified, or where `find_target` was not to read it as a `whole`, its meta.json.
+    It is created once, by the process responsible for rank 0, and passed to all ranks. The checkpoint is verified, or
+    only its meta.json if `find_target` was called with whole=False.
 
-    attempts: those at the run when this was decided: where there is another by the time that this one takes the folder,
-        the checkpoint is no longer the newest.
-    lease: this start's right to write there; None where nothing is to be written.
-    changes: a line for each setting that has changed since the checkpoint, and matters.
+    attempts: number of attempts at the run when this was decided. If another attempt starts before this one takes the
+        folder, the checkpoint may no longer be the newest.
+    lease: this attempt's right to write there; None if nothing will be written.
+    changes: a line for each relevant setting that has changed since the checkpoint.
     """
 
     folder: RunFolder
@@ -197,17 +197,17 @@ class ResumeTarget:
     changes: tuple[str, ...] = ()
 
     def check_writable(self, verb: str = "train") -> None:
-        """As RunFolder's; what has been saved is not left behind: `verb` goes on with it in a copy."""
+        """Check as `RunFolder.check_writable` does; with a checkpoint, the fix is to run `verb` on a copy."""
         self.folder.check_writable(self.folder.as_copy(verb, "resume=COPY") if self.checkpoint else ELSEWHERE)
 
 
 def find_target(config: RunConfig, warn: Warn = lambda text: None, *, whole: bool = True) -> ResumeTarget:
-    """Decide where a run starts, by `resume`, `run_id` and `output_path` as `_find` says.
+    """Decide where a run starts, from `resume`, `run_id` and `output_path`, as `_find` describes.
 
-    warn: told of every damaged checkpoint that was passed over.
-    whole: False reads of a checkpoint meta.json alone, for whoever starts a run that will verify it itself.
-    RequestError: there is nothing to resume, a new run would overwrite an old one, or settings (`resume_rules`) have
-    changed that must not.
+    warn: receives a warning for every damaged checkpoint that is skipped.
+    whole: False to verify only a checkpoint's meta.json, if the started run will verify the rest itself.
+    RequestError: there is nothing to resume, a new run would overwrite an old one, or settings have changed that must
+    not change (`RULES`).
     """
     with refusals_told(config.output_path.expanduser(), DISK_ERRNOS):
         target = _find(config, warn, whole)
@@ -219,18 +219,18 @@ def find_target(config: RunConfig, warn: Warn = lambda text: None, *, whole: boo
 
 
 def _find(config: RunConfig, warn: Warn, whole: bool) -> ResumeTarget:
-    """Find the folder and the checkpoint.
+    """Find the folder and the checkpoint that `resume` selects.
 
-    - unset: a new run; an existing run of that name is refused, never overwritten.
-    - auto: goes on where run_id has an intact checkpoint, and starts it where it has none.
-    - latest: goes on with the run whose checkpoints changed last.
-    - a run or checkpoint folder: goes on with that run, from that checkpoint.
+    - unset: a new run; raise RequestError if a run of that name exists, and never overwrite it.
+    - auto: resume the run `run_id` from its newest intact checkpoint, or start it if it has never saved one.
+    - latest: resume the run that saved a checkpoint last.
+    - a run or checkpoint folder: resume that run, from its newest intact checkpoint or from that one.
     """
     output = config.output_path.expanduser()
     if config.resume is None:
         folder = RunFolder(output / (config.run_id or new_run_id()))
         attempts, holder = attempts_so_far(folder), read_attempt(folder)
-        # One that is alive, or may be: that of another host cannot be asked.
+        # Also refuse an attempt that may be alive: this host cannot check another host's.
         if folder.holds_work() or (holder is not None and holder.alive() is not False):
             raise RequestError(
                 "run-exists",
@@ -246,7 +246,7 @@ def _find(config: RunConfig, warn: Warn, whole: bool) -> ResumeTarget:
                 "resume-auto-unnamed",
                 "resume=auto needs to know which run",
                 seen="run_id is not set",
-                expected="the name that the first start used as well",
+                expected="the same name as at the first start",
                 fix="run_id=NAME      (or resume=latest)",
             )
         return _newest(RunFolder(output / config.run_id), warn, whole, may_begin=True)
@@ -265,14 +265,14 @@ def _find(config: RunConfig, warn: Warn, whole: bool) -> ResumeTarget:
 
 
 def _named(named: str, output: Path, warn: Warn, whole: bool) -> ResumeTarget:
-    """Go on with the run that is named, from its newest checkpoint or the one that is."""
+    """Resume the named run, from its newest intact checkpoint or from the named one."""
     (run, name), path = named_run(named), Path(named).expanduser()
     folder = RunFolder(run.resolve())
     if (path / META).is_file() and not is_run(run):
         raise RequestError(
             "checkpoint-outside-run",
             f"{path} is a checkpoint outside a run",
-            seen=f"{path.resolve().parent.parent} is no run",
+            seen=f"{path.resolve().parent.parent} is not a run",
             expected="RUN/checkpoints/update-000001234",
             fix="resume=RUN      (the run's folder)",
         )
@@ -298,24 +298,24 @@ def _named(named: str, output: Path, warn: Warn, whole: bool) -> ResumeTarget:
 
 
 def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = False) -> ResumeTarget:
-    """Go on from the newest intact checkpoint of a run; `may_begin` lets one begin that has never saved any."""
+    """Resume a run from its newest intact checkpoint; `may_begin`: start it instead if it has never saved one."""
     attempts = attempts_so_far(folder)
     recover_replaced(folder.checkpoints)
-    # Where every checkpoint is damaged or gone, starting over would hide what may still be repaired. Asked first: what
-    # another attempt saves meanwhile is found below.
+    # If every checkpoint is damaged or gone, do not start over, which would hide what may still be repaired. Check this
+    # first, so that a checkpoint that another attempt saves in the meantime is found below.
     told = (row["kind"] for row in read_metrics(folder.metrics))
     begins = not list_checkpoints(folder.checkpoints) and "checkpoint" not in told
     checkpoint = newest_intact(folder.checkpoints, warn, whole=whole)
     if checkpoint is None and (renamed := _begun_as(folder)):
-        warn(f"{renamed} was called {folder.run_id} when it last saved: resume={renamed} goes on with it")
+        warn(f"{renamed} was called {folder.run_id} when it last saved: resume={renamed} resumes it")
     if checkpoint is None and begins and not may_begin:
         place = (f"output_path={override_value(str(folder.path.parent))}", f"run_id={override_value(folder.run_id)}")
         raise RequestError(
             "nothing-saved-yet",
             f"{folder.path} has saved nothing yet",
-            seen=f"none in {folder.checkpoints}, and none in its history",
+            seen=f"no checkpoint in {folder.checkpoints} or in its history",
             expected="a run with a checkpoint",
-            fix=f"--hp {shlex.quote(str(folder.config))} {shlex.join(place)} resume=auto      (begins it)",
+            fix=f"--hp {shlex.quote(str(folder.config))} {shlex.join(place)} resume=auto      (starts it)",
         )
     if checkpoint is None and not begins:
         raise no_intact_checkpoint(folder.checkpoints)
@@ -323,9 +323,9 @@ def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = Fal
 
 
 def _begun_as(folder: RunFolder) -> Path | None:
-    """Return the run beside a folder that had its name when it last saved, and was renamed since; None: there is none.
+    """Return a sibling run that had this folder's name when it last saved and was renamed since; None if there is none.
 
-    One that was put aside for a run that starts over is none.
+    Ignore runs that were set aside to be started over.
     """
     for place in folder.path.parent.glob("*/checkpoints"):
         saved = list_checkpoints(place) if REPLACED not in place.parent.name else []

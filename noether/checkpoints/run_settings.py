@@ -1,4 +1,4 @@
-"""Whose settings and weights: those of a run that exists, which goes on, is evaluated or asked. No torch here."""
+"""The settings and weights of an existing run that is resumed, evaluated or used to predict. No torch here."""
 
 import json
 import os
@@ -43,10 +43,10 @@ from noether.runs.trust import approved_code
 def run_settings(
     folder: RunFolder, checkpoint: CheckpointFolder | None, *, resumes: bool = False
 ) -> tuple[SettingsLayer, RunConfig]:
-    """Return the settings of a run, as they are written and checked: config.yaml, which every start writes.
+    """Return a run's settings, as a layer and validated, from its config.yaml, which every attempt writes.
 
-    Where that cannot be read, those in `checkpoint`, under its digest, count (None: RequestError); for
-    whoever `resumes` it also where config.yaml would make another run of it: the start that wrote it saved nothing.
+    If it cannot be read, use the verified settings in `checkpoint` (None: RequestError). With `resumes`, also use those
+    if config.yaml has changes that a resumed run refuses: the attempt that wrote it saved nothing.
     """
     refused: list[str] = []
     try:
@@ -62,24 +62,24 @@ def run_settings(
             refused = [str(change) for change in changes if change.rule is ResumeRule.REFUSED]
         if checkpoint is None or not refused:
             return layer, config
-        why = f"is not what {checkpoint.path.name} was trained with ({first_of(refused, 3)})"
+        why = f"differs from the settings of {checkpoint.path.name} ({first_of(refused, 3)})"
     say_of_settings(f"{folder.config} {why}; the settings in the checkpoint's {META} are used")
     settings = checkpoint.meta()["config"]
     return SettingsLayer(checkpoint.path / META, settings), validate(settings)
 
 
 def say_of_settings(text: str) -> None:
-    """Warn on stderr, beside what a command prints."""
+    """Print a warning on stderr, apart from a command's output."""
     Console(None, speaks=True, stream=sys.stderr).warn(text)
 
 
 def load_run_config(overrides: Sequence[str], hp: str | None) -> RunConfig:
-    """Composes the configuration of a run, on the settings of the run that `resume` names. RequestError as both."""
+    """Compose a run's configuration, on top of the settings of the run that `resume` names. RequestError: as both."""
     return load_config(*rebase_on_run(overrides, hp))
 
 
 def show_settings(overrides: Sequence[str], hp: str | None, *, as_json: bool) -> int:
-    """Print every setting of a run with where it comes from; return the exit code."""
+    """Print every setting of a run with its origin; return the exit code."""
     found = settings_with_origins(*rebase_on_run(overrides, hp))
     if as_json:
         print(json.dumps({one.name: {"value": one.value, "origin": one.origin} for one in found}, indent=2))
@@ -94,29 +94,29 @@ def show_settings(overrides: Sequence[str], hp: str | None, *, as_json: bool) ->
 def rebase_on_run(
     overrides: Sequence[str], hp: str | None, *, submits: bool = False
 ) -> tuple[list[str], SettingsLayer | str | None]:
-    """Return the words and the settings to compose, for words that may name a run to resume.
+    """Return the overrides and the base settings to compose, for overrides that may name a run to resume.
 
-    With resume=RUN, resume=RUN/checkpoints/NAME or resume=latest, and no `hp`, they are `run_settings`;
-    the words are changes to them. What was accepted at an earlier start has to be accepted anew. `submits`: for a job.
+    With resume=RUN, resume=RUN/checkpoints/NAME or resume=latest, and no `hp`, the base is the run's `run_settings`.
+    Changes accepted by an earlier attempt must be accepted again. submits: whether the settings are for a job.
     RequestError: the run's settings cannot be read, or name code that this user neither typed nor ran before.
     """
     words, typed = list(overrides), _typed(overrides)
     folder, name = (None, None) if hp is not None and typed.get("resume") == "latest" else _resumed(typed, overrides)
     if folder is None or not is_run(folder.path):
-        return words, hp  # Whether there is anything to resume is said where the run starts.
+        return words, hp  # The start of the run reports that there is nothing to resume.
     if other := _another_folder(folder, typed):
         begins = f"--hp {shlex.quote(str(folder.config))} resume=null {shlex.quote(f'initial_weights={folder.path}')}"
         raise RequestError(
-            "resumed-by-another-name", f"resume={typed['resume']} goes on in the folder of {folder.run_id}", seen=other,
+            "resumed-by-another-name", f"resume={typed['resume']} continues in folder {folder.run_id}", seen=other,
             expected=f"no {other.partition('=')[0]}, or that of {folder.path}",
-            fix=f"leave {other} out\n{begins} {other}      (a run of its own, from its best weights)",
+            fix=f"leave {other} out\n{begins} {other}      (a new run, from its best weights)",
         )  # fmt: skip
-    words.insert(0, f"output_path={override_value(str(folder.path.parent))}")  # Where it lies, whatever settings say.
+    words.insert(0, f"output_path={override_value(str(folder.path.parent))}")  # Its location overrides its settings.
     if hp is not None:
         return words, hp
     again = f"--hp {shlex.quote(str(folder.config))} {resume_word(folder.path)}"
     try:
-        # A job's script names config.yaml.
+        # A job reads config.yaml, which its script names, so that file must be intact.
         layer, own = run_settings(folder, None if submits else _checkpoint(folder, name), resumes=True)
     except RequestError as error:
         raise RequestError(
@@ -127,13 +127,13 @@ def rebase_on_run(
     if not own.own_code(submits=submits).keys() <= {str(value) for value in typed.values()}:
         fix = f"{again}      (after reading that file)"
         approved_code(folder, own, layer.file or folder.config, trust=False, fix=fix, trains=True, submits=submits)
-    if typed["resume"] == "latest":  # Where the run was moved, its own output_path would find another.
+    if typed["resume"] == "latest":  # If the run was moved, its own output_path would find another.
         words.append(f"resume={override_value(str(folder.path))}")
     return ["accept_changes=[]", *words], layer
 
 
 def _another_folder(folder: RunFolder, typed: Mapping[str, Any]) -> str:
-    """Return the word that asks for another folder than that of the run, which stays where it is; "" for none."""
+    """Return the override that would move the run to another folder, which is not possible; "" if there is none."""
     name, place = typed.get("run_id"), typed.get("output_path")
     if name is not None and str(name) != folder.run_id:
         return f"run_id={name}"
@@ -142,17 +142,17 @@ def _another_folder(folder: RunFolder, typed: Mapping[str, Any]) -> str:
 
 
 def _typed(words: Sequence[str]) -> dict[str, Any]:
-    """Return the value that each setting was given last."""
+    """Return the last value typed for each setting."""
     return {override.key_or_group: setting_value(override) for override in parse_overrides(words)}
 
 
 def _resumed(typed: Mapping[str, Any], words: Sequence[str]) -> tuple[RunFolder | None, str | None]:
-    """Return the folder and the checkpoint that `resume` names, which may not exist; None where it names none."""
+    """Return the folder and the checkpoint that `resume` names, which may not exist; None for what it does not name."""
     named = typed.get("resume")
     if not isinstance(named, str) or named == "auto":
         return None, None
     if named == "latest":
-        # With all words: an experiment of theirs may say where runs are.
+        # Use all overrides, because an experiment among them may set output_path.
         place = compose_settings(words).get("output_path", RunConfig.model_fields["output_path"].default)
         return newest_run(Path(str(place)).expanduser()), None
     run, name = named_run(named)
@@ -160,7 +160,7 @@ def _resumed(typed: Mapping[str, Any], words: Sequence[str]) -> tuple[RunFolder 
 
 
 def _checkpoint(folder: RunFolder, name: str | None) -> CheckpointFolder | None:
-    """Return the checkpoint that is gone on from; None where there is none: that is said where the run starts."""
+    """Return the checkpoint to resume from; None if there is none, which the start of the run reports."""
     with suppress(RequestError):
         if name is not None:
             return named_checkpoint(folder, name, "", whole=False)
@@ -169,9 +169,9 @@ def _checkpoint(folder: RunFolder, name: str | None) -> CheckpointFolder | None:
 
 @dataclass(frozen=True)
 class ChosenModel:
-    """A run's model: a checkpoint, "ema" or "raw" for its weights, and the configuration for one device here.
+    """A run's model: its checkpoint, its kind of weights ("ema" or "raw"), and its settings for one local device.
 
-    code: the dotted paths of the configuration that may be imported.
+    code: the dotted paths in the settings that may be imported.
     """
 
     folder: RunFolder
@@ -183,9 +183,9 @@ class ChosenModel:
 
 @dataclass(frozen=True)
 class WantedModel:
-    """Which model of which run, or of RUN/checkpoints/NAME.
+    """A request for a model of a run.
 
-    checkpoint None: the one that `run` names, else the best. weights None: EMA weights if it has them.
+    checkpoint: None for the one in `run` (RUN/checkpoints/NAME), else the best. weights: None for EMA if present.
     """
 
     run: str
@@ -195,9 +195,9 @@ class WantedModel:
 
 
 def choose_model(wanted: WantedModel) -> ChosenModel:
-    """Find a run's model and read the whole checkpoint once, to see that it is intact.
+    """Find a run's model and verify its whole checkpoint.
 
-    RequestError: no such run, checkpoint or kind of weights, it is damaged, or the run names code that is not trusted.
+    RequestError: no such run, checkpoint or kind of weights; a damaged checkpoint; or the run names untrusted code.
     """
     run, name = named_run(wanted.run)
     folder = existing_run(run)
@@ -206,7 +206,7 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
     code = approved_code(folder, config, layer.file or folder.config, wanted.trust, trains=False)
     for change in compare_configs(chosen.meta()["config"], config):
         if change.rule is not ResumeRule.ALLOWED:
-            say_of_settings(f"{folder.config} is not what the checkpoint was trained with: {change}")
+            say_of_settings(f"{folder.config} differs from the checkpoint's settings: {change}")
     weights = one_of("weights", wanted.weights or chosen.weights[0], chosen.weights)
     trainer = config.trainer.model_copy(update={"max_batch_size": None})
     here = {"accelerator": "auto", "devices": "1", "trainer": trainer}  # This machine need not be the one that trained.
@@ -215,10 +215,10 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
 
 
 def run_here(config: RunConfig, target: str, request: Any) -> int:
-    """Run one worker on this machine, inside whatever job or launcher: its ranks are for training."""
+    """Run one worker on this machine, ignoring the ranks of any surrounding job or launcher: those are for training."""
     kept = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
     visible = {name: value for name, value in os.environ.items() if name in kept}
     plan = plan_run(config, environ=visible, facts=NOTHING_KNOWN)
-    # The run's own logs stay as they are, and its folder may be one that can only be read.
+    # Leave the run's own logs untouched; its folder may also be read-only.
     with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
         return run_placement(plan.placement, target, request, Path(scratch), RunInfo(logs_stay=False))

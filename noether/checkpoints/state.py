@@ -1,4 +1,4 @@
-"""The state that a run needs to resume bit for bit: weights, EMA weights, optimiser, scaler, random numbers."""
+"""The state that a run needs to resume bit for bit: weights, EMA weights, optimiser, scaler, random states."""
 
 import copy
 import json
@@ -27,10 +27,10 @@ from noether.runs.records import parse_object
 
 
 class EmaWeights:
-    """An exponential moving average of a model's weights, in a model of its own.
+    """An exponential moving average (EMA) of a model's weights, kept in a copy of the model.
 
-    They forget faster early on, min(decay, (1 + n) / (10 + n)) at the n-th update, so that the random
-    initial weights are gone after a few hundred updates whatever the decay.
+    The decay is smaller early on, min(decay, (1 + n) / (10 + n)) at the n-th update, so that the random initial
+    weights are forgotten after a few hundred updates, however large `decay` is.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -43,7 +43,7 @@ class EmaWeights:
         """Move the average towards `model`, which has made `updates` updates."""
         decay = min(self.decay, (1 + updates) / (10 + updates))
         if self._followed is not model:
-            # Found once: walking through modules takes as long as an update of a small model.
+            # Collect tensors once: walking through the modules takes as long as an update of a small model.
             self._followed = model
             self._ema = [parameter.detach() for parameter in self.model.parameters()]
             self._weights = [parameter.detach() for parameter in model.parameters()]
@@ -55,14 +55,14 @@ class EmaWeights:
 
 @dataclass
 class Progress:
-    """How far a run has come: whole updates done, and the samples they used (over all ranks).
+    """The progress of a run: the number of complete updates, and of the samples in them (over all ranks).
 
-    best_metric: of the selection metric, as it was measured.
-    rows: of the history so far, those that are written after their checkpoint left out.
-    evaluations_without_improvement: in a row without a better selection metric.
-    ended: a callback has ended the run.
-    followed: the selection metrics that a schedule has followed (torch's ReduceLROnPlateau).
-    evaluation_pending: the evaluation due at this update was cut short by a stop, and comes first when it continues.
+    best_metric: the best value of the selection metric so far, as measured.
+    rows: number of rows in the history, not counting those written after their checkpoint.
+    evaluations_without_improvement: number of consecutive evaluations without a better selection metric.
+    ended: whether a callback has ended the run.
+    followed: selection metrics passed to a schedule that follows them (torch's ReduceLROnPlateau).
+    evaluation_pending: whether a stop cut short the evaluation due at this update, so that a resumed run does it first.
     """
 
     updates: int = 0
@@ -78,7 +78,7 @@ class Progress:
 
 @dataclass
 class TrainingState:
-    """What changes while a run trains. `model` is the plain module, without DDP or compilation around it."""
+    """Everything that changes while a run trains. `model` is the plain module, not wrapped in DDP or compiled."""
 
     model: nn.Module
     ema: EmaWeights | None
@@ -89,17 +89,17 @@ class TrainingState:
 
     @property
     def selected_weights(self) -> str:
-        """The weights that checkpoints are selected by, and that the run's metrics are of."""
+        """The kind of weights whose metrics select checkpoints and are reported for the run."""
         return next(iter(self.evaluation_models()))
 
     def evaluation_models(self) -> dict[str, nn.Module]:
-        """Return the models to evaluate by the name of their weights, the selected first."""
+        """Return the models to evaluate by kind of weights, the selected kind first."""
         models = {"raw": self.model}
         return {"ema": self.ema.model, **models} if self.ema else models
 
 
 def saved_tensors(state: TrainingState) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors of a checkpoint by file and name: the state's own, not copies."""
+    """Return the tensors of a checkpoint by file and name, without copying the state's tensors."""
     tensors = {WEIGHTS[kind]: model_tensors(model) for kind, model in state.evaluation_models().items()}
     kept = ((name, value) for name, value in _optimizer_state(state) if isinstance(value, Tensor))
     tensors["optimizer.safetensors"] = dict(kept)
@@ -108,7 +108,7 @@ def saved_tensors(state: TrainingState) -> dict[str, dict[str, Tensor]]:
 
 def saved_texts(state: TrainingState) -> dict[str, str]:
     """Return the counters and the task's statistics, as the text of their files."""
-    # Numbers as such: a tensor would continue them less exactly.
+    # Store Python numbers as JSON: a tensor would be less exact.
     numbers = {name: value for name, value in _optimizer_state(state) if isinstance(value, (int, float))}
     optimizer = {"numbers": numbers, "groups": _changed_groups(state.optimizer)}
     counters = {"progress": asdict(state.progress), "scaler": state.scaler.state_dict(), "optimizer": optimizer}
@@ -116,12 +116,12 @@ def saved_texts(state: TrainingState) -> dict[str, str]:
 
 
 def state_bytes(state: TrainingState) -> int:
-    """Return about how many bytes a checkpoint holds: weights, EMA weights, two moments of the optimiser."""
+    """Estimate the bytes of a checkpoint: weights, EMA weights, and two moments of the optimiser."""
     return sum(parameter.nbytes for parameter in state.model.parameters()) * (4 if state.ema else 3)
 
 
 def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFolder, seed: int) -> None:
-    """Put a checkpoint back into a state built from the same configuration. Every rank reads it."""
+    """Load a checkpoint into a state built from the same settings. Every rank calls this."""
     load_weights(state.model, checkpoint, "raw")
     if state.ema is not None:
         load_weights(state.ema.model, checkpoint, "ema")
@@ -144,20 +144,20 @@ def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFo
         with checkpoint.loading("random.safetensors") as path:
             _restore_random_state(load_file(path), group)
     else:
-        # The number of ranks has changed: their random streams start anew from this update.
+        # The number of ranks has changed: seed the ranks afresh for this update.
         seed_everything(seed, group.rank, state.progress.updates)
 
 
 def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -> None:
     """Load the `raw` or `ema` weights of a checkpoint into a model.
 
-    RequestError: it was written by another model, or without EMA weights, or is damaged.
+    RequestError: it was written by another model, lacks these weights, or is damaged.
     """
     file, named = WEIGHTS[weights], weights_name(weights)
     if weights not in checkpoint.weights:
         raise RequestError("no-such-weights", f"checkpoint {checkpoint.path.name} has no {named}",
                            seen=f"no {file} in {checkpoint.path}",
-                           expected="a run that has had EMA weights from its start",
+                           expected="a run that has used EMA weights from its start",
                            fix="trainer.ema_decay=null")  # fmt: skip
     with checkpoint.loading(file) as path:
         tensors = load_file(path)
@@ -165,13 +165,13 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
         own = model_tensors(model)
         load_tensors(model, {name: _as_kept(value, own.get(name)) for name, value in tensors.items()})
     except RuntimeError as error:
-        # torch lists every key that differs; the first says enough.
+        # torch lists every key that differs; the first is enough.
         run = checkpoint.path.parent.parent
         differing = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
         kind = type(model.model if isinstance(model, TensorModel) else model)
         fix = f"{continue_line(run)}      (config.yaml was edited: the model of {checkpoint.path / META})"
         if not kind.__module__.startswith("noether."):
-            fix = f"{kind.__qualname__} of {kind.__module__} as it was then      (or run_id=ANOTHER_NAME: another run)"
+            fix = f"{kind.__qualname__} of {kind.__module__} as it was at that time      (or run_id=ANOTHER_NAME)"
         raise RequestError("checkpoint-of-another-model",
                            f"checkpoint {checkpoint.path.name} was written by another model",
                            seen=differing[0] + (f"  (and {len(differing) - 1} more)" if len(differing) > 1 else ""),
@@ -179,11 +179,11 @@ def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -
 
 
 def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:
-    """Give a task back what it knew of the training split (statistics)."""
+    """Restore a task's statistics of the training split."""
     with checkpoint.loading("task.json") as path:
         content = parse_object(path.read_bytes())
-        # A task whose settings were changed, as accepted, may keep other entries. Those of both must be of one kind: as
-        # what was fitted here, and as what the task has made of them.
+        # After an accepted change of settings, a task may keep other entries. Entries that both have must agree in
+        # structure, first with the state fitted here, then with the state after loading.
         for fitted in (True, False):
             known = {key: value for key, value in json.loads(json.dumps(task.state())).items() if key in content}
             here, there = set(_shapes(known)), set(_shapes({key: content[key] for key in known}))
@@ -196,14 +196,14 @@ def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:
 
 
 def _shapes(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the place and the kind of everything in JSON; whole numbers and others are alike."""
+    """Yield the place and the type of every value in JSON content; treat int and float as one type."""
     yield place, "number" if type(value) in (int, float) else type(value).__name__
     for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield from _shapes(part, f"{place}.{key}".removeprefix("."))
 
 
 FIRST_NAMES = {"evaluations_in_vain": "evaluations_without_improvement"}
-"""Counters by the name that checkpoints first had them under, and by that of now."""
+"""Renamed counters: the name in older checkpoints, and the current name."""
 PROGRESS = TypeAdapter(
     Annotated[Progress, BeforeValidator(lambda read: {FIRST_NAMES.get(key, key): value for key, value in read.items()})]
 )
@@ -212,44 +212,44 @@ PROGRESS = TypeAdapter(
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters and buffers of a model by name.
 
-    A state_dict may hold more: neuraloperator's models put their options there, Transformer Engine's their scaling
-    factors (get_extra_state). Checkpoints hold tensors alone; a resumed run names the rest.
+    A state_dict may hold more (get_extra_state): neuraloperator's models store their options there, Transformer
+    Engine's their scaling factors. Checkpoints hold tensors only; a resumed run reports the rest.
     """
     return {name: value.detach() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
 
 def load_tensors(model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Load parameters and buffers, but for what get_extra_state returns. RuntimeError: names or shapes differ."""
+    """Load parameters and buffers, but not extra state (get_extra_state). RuntimeError: names or shapes differ."""
     extra = {name: value for name, value in model.state_dict().items() if name.endswith("_extra_state")}
     model.load_state_dict({**extra, **tensors})
 
 
 def _for_file(value: Tensor) -> Tensor:
-    """Return what safetensors can hold: complex numbers of double precision become pairs (…, 2) of real ones."""
+    """Return a tensor that safetensors can store: complex128 becomes pairs (…, 2) of float64."""
     return torch.view_as_real(value.detach()) if value.dtype == torch.complex128 else value.detach()
 
 
 def _as_kept(value: Tensor, own: Tensor | None) -> Tensor:
-    """Undoes `_for_file` for a tensor that goes where `own` is."""
+    """Undo `_for_file` for a tensor that will be loaded into `own`."""
     pairs = own is not None and own.dtype == torch.complex128 and value.shape == (*own.shape, 2)
     return torch.view_as_complex(value) if pairs else value
 
 
 def _optimizer_state(state: TrainingState) -> Iterator[tuple[str, Any]]:
-    """Yield what the optimiser keeps of each parameter: "NAME/KEY", value."""
+    """Yield the optimiser's state of each parameter as ("NAME/KEY", value)."""
     for name, parameter in state.model.named_parameters():
         for key, value in state.optimizer.state.get(parameter, {}).items():
             yield f"{name}/{key}", value
 
 
 def group_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return what an optimiser keeps for each group of parameters, but for the rate, which the schedule gives."""
+    """Return an optimiser's settings of each parameter group, except the learning rate, which the schedule sets."""
     given = ("params", "lr")
     return [{key: kept for key, kept in group.items() if key not in given} for group in optimizer.param_groups]
 
 
 def _changed_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return what a user's optimiser has changed in its groups since it was built, as Prodigy does."""
+    """Return the group settings that a user's optimiser, such as Prodigy, has changed since it was built."""
     if (built := getattr(optimizer, "built_groups", None)) is None:
         return []
     pairs = zip(group_settings(optimizer), built, strict=True)
@@ -260,9 +260,9 @@ def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
     names = dict(state.model.named_parameters())
     if strange := [key for key in tensors if key.rpartition("/")[0] not in names]:
         raise ValueError(f"the model has no parameter of {first_of(sorted(strange), 5)}")
-    # Counters ("step") stay where torch made them: on the CPU unless the optimiser is fused on the GPU.
+    # Keep counters ("step") where torch creates them: on the CPU, unless the optimiser is fused or capturable.
     counts_on_device = any(state.optimizer.defaults.get(option) for option in ("fused", "capturable"))
-    needed = getattr(state.optimizer, "needed_state", None)  # A user's own optimiser checks for itself.
+    needed = getattr(state.optimizer, "needed_state", None)  # A user's optimiser does its own checks.
     for name, parameter in names.items():
         prefix = f"{name}/"
         named = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
@@ -280,7 +280,7 @@ def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Return the state of every random number generator of this rank, as tensors by name."""
+    """Return the states of all random number generators of this rank, as tensors by name."""
     version, words, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     own = {

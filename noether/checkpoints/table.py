@@ -1,4 +1,4 @@
-"""`noether checkpoints`: lists a run's checkpoints, reads them back, removes old ones. No torch here."""
+"""`noether checkpoints`: list a run's checkpoints, verify them, remove old ones. No torch here."""
 
 import json
 import time
@@ -29,9 +29,9 @@ from noether.runs.records import is_count, number
 
 @dataclass(frozen=True)
 class CheckpointRow:
-    """One checkpoint: its place in the run, size in bytes, age in seconds, what it is, and what is wrong with it.
+    """One checkpoint: position in the run, selection metric, size in bytes, age in seconds, best or latest, and damage.
 
-    `damage` is None where every file is as it was written, and where that was not asked (`verified` False).
+    damage: None if every file is intact, or if the files were not verified (`verified` is False).
     """
 
     name: str
@@ -47,7 +47,7 @@ class CheckpointRow:
 
 
 def describe_checkpoints(folder: RunFolder, *, verify: bool) -> list[CheckpointRow]:
-    """Return a row for each checkpoint of a run, oldest first; `verify` reads every byte of them."""
+    """Return a row for each checkpoint of a run, oldest first; `verify`: read every byte to check for damage."""
     found = list_checkpoints(folder.checkpoints)
     best = ranked(one for one in found if one.damage(whole=verify) is None)[:1]
     return [_describe(checkpoint, checkpoint in best, checkpoint == found[-1], verify) for checkpoint in found]
@@ -81,9 +81,9 @@ def render_checkpoints(rows: Sequence[CheckpointRow]) -> Table:
 
 
 def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, yes: bool, as_json: bool) -> int:
-    """List a run's checkpoints, read them back, or remove old ones.
+    """List a run's checkpoints, verify them, or remove old ones; return the exit code.
 
-    Returns FAILED where one that was read is damaged and stays. RequestError: no such run, or words that contradict.
+    It is FAILED if a verified checkpoint is damaged and not removed. RequestError: no such run, or contradictory flags.
     """
     folder = existing_run(run)
     if (keep is not None or yes) and not prune:

@@ -1,4 +1,4 @@
-"""Checkpoints written while training goes on, one at a time: what every rank gives, and the thread that writes."""
+"""Write checkpoints in a background thread, one at a time, from the states that all ranks contribute."""
 
 import errno
 import json
@@ -27,7 +27,7 @@ from noether.runs.continue_line import continue_line
 from noether.runs.metrics import Metric
 
 CHUNK_BYTES = 16 * 2**20
-"""So much is hashed and written at a time."""
+"""Number of bytes hashed and written at a time."""
 
 # https://github.com/huggingface/safetensors#format
 DTYPES = {
@@ -47,7 +47,7 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that a checkpoint holds: tensors by file and name, texts by file, and further content of meta.json."""
+    """The content of a checkpoint: tensors by file and name, texts by file, and further content of meta.json."""
 
     updates: int
     tensors: Mapping[str, Mapping[str, Tensor]]
@@ -56,22 +56,22 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """Bytes of all tensors."""
+        """The total bytes of all tensors."""
         return sum(tensor.nbytes for tensors in self.tensors.values() for tensor in tensors.values())
 
 
 class StagingBuffer:
-    """Memory for one copy of a state, kept from one checkpoint to the next.
+    """Memory for one copy of a state, reused from one checkpoint to the next.
 
-    Memory that is new costs more than the copy itself: the system clears every page of it first. From a GPU the
-    copy goes to page-locked memory.
+    New memory would cost more than the copy itself, because the system clears every page first. Copies from a GPU go
+    to page-locked memory.
     """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], Tensor] = {}
 
     def copy(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
-        """Return copies, in CPU memory that the next call overwrites; complete on return."""
+        """Return finished copies in CPU memory, which the next call overwrites."""
         copies: dict[str, dict[str, Tensor]] = {}
         streams = set()
         for file, named in tensors.items():
@@ -90,8 +90,8 @@ class StagingBuffer:
 
 
 def safetensors_parts(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Yield the file of contiguous tensors in CPU memory piece by piece, their own memory among them: no copies."""
-    # Widest types first, so that every tensor lies at a multiple of its element's size.
+    """Yield a safetensors file of contiguous CPU tensors in pieces; the pieces are views of the tensors, not copies."""
+    # Widest types first, so that every tensor starts at a multiple of its element size.
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header, position = {}, 0
     for name, tensor in ordered:
@@ -108,14 +108,14 @@ def safetensors_parts(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryv
 
 
 LAST_TRIES, LAST_PAUSE_S = 6, 3.0
-"""How often a run that is about to leave tries to write its last checkpoint, and the seconds between two tries."""
+"""Number of attempts to write the last checkpoint of a run that is about to exit, and the seconds between them."""
 LONGEST_CLOSE_S = 30.0
-"""How long a run that fails waits for a checkpoint on its way: a disk that never answers must not keep it."""
+"""Longest time that a failing run waits for a checkpoint being written: a dead disk must not block its exit."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """A checkpoint with this selection metric is on the disk, so many seconds after its snapshot was taken."""
+    """A checkpoint that is on disk: the seconds since its snapshot was passed on, and its selection metric."""
 
     checkpoint: CheckpointFolder
     seconds: float
@@ -123,21 +123,21 @@ class Written:
 
 
 class CheckpointWriter:
-    """Writes snapshots in a thread of its own. Used on rank 0 alone.
+    """Writes snapshots in a background thread, on rank 0 only.
 
-    At most one snapshot is on its way, so that memory holds one copy of the state and no more. One that the disk
-    refuses is told of, and training goes on: the next one that is due is the next try.
-    folder: the run's checkpoints. keep: newest ones kept. by: gives them names and removes old ones, where it may.
-    before_rename: called by the thread when a checkpoint is about to get its name; raises what forbids it.
+    At most one snapshot is being written, so that memory holds only one copy of the state. If the disk refuses it,
+    that is reported and training continues; the next checkpoint that is due is the next attempt.
+    folder: the run's checkpoint folder. keep: how many of the newest to keep. writer: renames new checkpoints and
+    removes old ones, if it holds the lease. before_rename: called in the thread before a rename; raises to prevent it.
     """
 
     refused: OSError | None = None
-    """Why the disk has refused the last snapshot; None where it was written, or is on its way."""
+    """The error with which the disk refused the last snapshot; None if it was written or is being written."""
 
     def __init__(
         self, folder: Path, *, keep: int, writer: Writer = UNFENCED, before_rename: Callable[[], None] = lambda: None
     ) -> None:
-        """Raise NoetherError where the system has no thread to give."""
+        """Start the thread. NoetherError: the system cannot start another thread."""
         self.folder, self.keep, self._writer, self._before_rename = folder, keep, writer, before_rename
         self._idle = threading.Event()
         self._idle.set()
@@ -146,28 +146,28 @@ class CheckpointWriter:
         self.updates = self._size = 0
         self._started = time.monotonic()
         self._work: SimpleQueue[tuple[Snapshot, bool] | None] = SimpleQueue()
-        # Once, so that no thread is wanted in the middle of a run, and a daemon, so that a disk that never answers does
-        # not keep a failed process.
+        # Start it once, so that no thread is needed in the middle of a run; as a daemon, so that a disk that never
+        # answers does not keep a failed process alive.
         self._thread = threading.Thread(target=self._serve, name="checkpoint", daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:
             raise NoetherError(
-                f"there is no thread for writing checkpoints\n  seen      {error}\n"
+                f"cannot start the thread that writes checkpoints\n  seen      {error}\n"
                 "  expected  one more thread for this user\n  fix       ulimit -u (or the container's --pids-limit)"
             ) from None
 
     def wait(self, limit_s: float | None = None) -> bool:
-        """Wait until nothing is on its way; return whether that is so within `limit_s` (None: however long)."""
+        """Wait until no snapshot is being written; return False if that takes over `limit_s` (None: no limit)."""
         return self._idle.wait(limit_s)
 
     def on_its_way(self) -> str:
-        """Return which update's snapshot is being written, and for how long it has been, as a phrase."""
+        """Describe in a phrase which update's snapshot is being written, and since when."""
         seconds = time.monotonic() - self._started
         return f"that of update {self.updates} has been on its way to the disk for {seconds:.0f} s"
 
     def start(self, snapshot: Snapshot, *, last: bool = False) -> None:
-        """Write a snapshot in the background, where none is on its way; it must stay as it is until none is."""
+        """Start writing a snapshot; none may be in progress, and the caller must not change it until it is written."""
         assert self._idle.is_set()
         self._idle.clear()
         self.refused, self.updates, self._size = None, snapshot.updates, snapshot.size
@@ -175,7 +175,7 @@ class CheckpointWriter:
         self._work.put((snapshot, last))
 
     def write_last(self, snapshot: Snapshot) -> NoetherError | None:
-        """Write the snapshot after which nothing comes, and read it back; return why it cannot be, or None."""
+        """Write the last snapshot, with retries, and read it back; return the error that prevents this, or None."""
         for number in range(LAST_TRIES):
             if number:
                 time.sleep(LAST_PAUSE_S)
@@ -191,20 +191,20 @@ class CheckpointWriter:
         return None if refused is None else self._cannot_write(refused)
 
     def news(self) -> list[Written | str]:
-        """Return what has happened since the last call; a checkpoint that the disk refused in words.
+        """Return events since the last call: written checkpoints, and messages about those that the disk refused.
 
-        FencedError: a later start of the run has the folder.
+        FencedError: a later attempt at the run has taken the folder. Other errors of the thread are raised as well.
         """
         if self._failure is not None:
             raise self._failure
         return [self._news.popleft() for _ in range(len(self._news))]
 
     def close(self) -> None:
-        """Wait a while for a write on its way, and end the thread."""
+        """Wait up to `LONGEST_CLOSE_S` for a write in progress, and end the thread."""
         idle = self.wait(LONGEST_CLOSE_S)
         self._work.put(None)
         if idle:
-            # It frees the last snapshot, and torch aborts a process that ends meanwhile (pytorch issue 38228).
+            # The thread frees the last snapshot; torch aborts a process that exits during that (pytorch issue 38228).
             self._thread.join()
 
     def _cannot_write(self, error: OSError) -> NoetherError:
@@ -227,11 +227,11 @@ class CheckpointWriter:
                 self._news.append(Written(checkpoint, seconds, snapshot.meta.get("metric")))
             except OSError as error:
                 self.refused = error
-                then = "it is tried again" if last else "training continues, and the next one that is due will be tried"
+                then = "retrying" if last else "training continues, and the next one that is due will be tried"
                 why = error.strerror or error
                 self._news.append(f"the checkpoint of update {snapshot.updates} could not be written: {why}; {then}")
             except BaseException as failure:
-                self._failure = failure  # Raised where the run asks for news.
+                self._failure = failure  # `news` and `write_last` raise or return it.
             finally:
                 self._idle.set()
 
@@ -245,23 +245,23 @@ class CheckpointWriter:
         damage = checkpoint.damage() if verify else None
         if damage:
             raise OSError(errno.EIO, f"read back, {damage}")
-        # Only now, so that the last good one is never the one that goes.
-        with suppress(OSError):  # What cannot be removed now is removed after the next one.
+        # Prune only now, so that the last good checkpoint is never removed.
+        with suppress(OSError):  # A failed removal is repeated after the next checkpoint.
             prune_checkpoints(self.folder, self.keep, self._writer)
         return checkpoint
 
 
 SAID_AFTER_S = 5.0
-"""After so long the run says that it stands still for a checkpoint on its way."""
+"""Seconds after which the run reports that it is waiting for a checkpoint being written."""
 
 
 @dataclass
 class Saver:
-    """Turns states into checkpoints: every rank gives its random numbers, rank 0 copies the rest aside and writes.
+    """Saves states as checkpoints: every rank contributes its random states; rank 0 copies the rest and writes.
 
-    group: the ranks. writer: rank 0's; None on the others.
+    group: the ranks. writer: the writer on rank 0; None on other ranks.
     about: further content of meta.json. selected_by: the selection metric.
-    warn: told where the disk refuses. deadline: learns how long a checkpoint takes.
+    warn: receives warnings about the disk. deadline: is updated with how long a checkpoint takes.
     """
 
     group: Group
@@ -281,14 +281,14 @@ class Saver:
             self.writer.close()
 
     def save(self, state: TrainingState, metric: float | None, *, leaving: bool) -> None:
-        """Copy the state as it is between two updates and has it written. Every rank calls it.
+        """Copy the state between two updates and have it written. Every rank calls this.
 
-        Where the last checkpoint is still on its way, this one is skipped, with a warning; not the best one so far, nor
-        the last of all, which wait for it. `best_metric` is set, on every rank, to the best of the checkpoints that are
-        kept: a metric whose checkpoint the disk has refused is none, so that the next better one is selected again.
-        metric: the selection metric measured at this update, if it was.
-        leaving: nothing comes after it: returns, on every rank, when it is written and read back; raises NoetherError
-            on every rank where it cannot be.
+        If the previous checkpoint is still being written, skip this one with a warning; but the best one so far and the
+        last of all wait instead. Set `best_metric`, on every rank, to the best metric among the checkpoints that were
+        kept. If the disk refused the best one, its metric does not count, so that the next better one is selected.
+        metric: the selection metric measured at this update, or None.
+        leaving: whether this is the run's last checkpoint. Then return, on every rank, only once it is written and read
+            back, or raise NoetherError on every rank if that fails.
         """
         random_numbers = self.group.gather(random_state(self.group.device))
         failure, progress = None, state.progress
@@ -304,16 +304,16 @@ class Saver:
                 failure = self.writer.write_last(snapshot)
             else:
                 self.writer.start(snapshot)
-        self.group.wait_for_first(LONGEST_FINISH_S)  # Rank 0 may have waited for the disk, for as long as that took.
+        self.group.wait_for_first(LONGEST_FINISH_S)  # Rank 0 may have had to wait long for the disk.
         failure, progress.best_metric = self.group.from_first((failure, progress.best_metric))
         if failure is not None:
             raise failure
 
     def _has_room(self, writer: CheckpointWriter, progress: Progress, metric: float | None, leaving: bool) -> bool:
-        """Return whether the checkpoint of this update can be taken, once that is so where it must be.
+        """Return whether a snapshot may be taken now; for the last or best checkpoint, block until it may.
 
-        The best one is never skipped: the state it holds does not come again, so that how fast a disk is would decide
-        with which weights the run ends.
+        The best one is never skipped: its state will not recur, so otherwise the speed of the disk would decide with
+        which weights the run ends.
         """
         is_best = self.selected_by.is_better(metric, progress.best_metric)
         if not (leaving or is_best or writer.wait(0)):
@@ -324,7 +324,7 @@ class Saver:
             return False
         if not writer.wait(SAID_AFTER_S):
             which = "last" if leaving else "best"
-            self.warn(f"the {which} checkpoint has to wait: {writer.on_its_way()}; the run goes on when it is written")
+            self.warn(f"the {which} checkpoint has to wait: {writer.on_its_way()}; the run continues after it")
             writer.wait()
         if writer.refused is not None and progress.best_metric != self._best_before:
             self.warn(f"the best checkpoint so far (update {writer.updates}) could not be written, and is dropped")
@@ -334,7 +334,7 @@ class Saver:
     def news(self) -> list[Written]:
         """Return the checkpoints written since the last call; warn of those that the disk refused.
 
-        FencedError: on rank 0, where a later start has taken the run over.
+        FencedError: on rank 0, if a later attempt has taken over the run.
         """
         written = []
         for news in self.writer.news() if self.writer is not None else ():

@@ -1,1 +1,1 @@
-"""A run on disk: its folder, the right to write to it, its records, and its status, logs and end. No torch."""
+"""A run on disk: its folder, its write lease, its records, status and logs, and how to cancel it. No torch."""

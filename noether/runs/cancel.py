@@ -1,4 +1,4 @@
-"""`noether cancel RUN`: tells a run to stop, waits until everything is saved, and keeps it out of the queue."""
+"""`noether cancel RUN`: tell a run to stop, wait until everything is saved, and keep it from being requeued."""
 
 import os
 import signal
@@ -18,13 +18,13 @@ from noether.runs.overview import find_run, job_in_queue, last_attempt, queue_of
 from noether.runs.records import read_record
 
 LIMIT_S = 600.0
-"""How long a run may take to reach an update boundary and save."""
+"""Longest time for a run to reach an update boundary and save."""
 
 
 def cancel_run(run: str) -> int:
-    """Stop a run, in its job or on this machine.
+    """Stop a run, in its Slurm job or on this machine.
 
-    RequestError: it is not running, or elsewhere, or its job is suspended. NoetherError: it does not stop in time.
+    RequestError: it is not running here, is another user's, or its job is suspended. NoetherError: it does not stop.
     """
     folder = find_run(run, "")
     job = job_in_queue(folder, queue_of(folder))
@@ -49,18 +49,18 @@ def _cancel_job(folder: RunFolder, job: QueuedJob) -> int:
     if job.state in ("SUSPENDED", "STOPPED"):
         raise RequestError(
             "job-suspended",
-            f"job {job_id} is suspended: its ranks cannot save before they run again",
+            f"job {job_id} is suspended: its ranks cannot save until they run again",
             seen=f"job {job_id} {job.state}",
-            expected="a job that waits or runs",
+            expected="a waiting or running job",
             fix=f"scontrol resume {job_id}      (and cancel again; or scancel {job_id}, which ends it unsaved)",
         )
-    # Read by the job's script when the ranks have saved: this job is not to be queued again.
+    # The job's script checks for this file once the ranks have saved, and then does not requeue the job.
     folder.path.mkdir(parents=True, exist_ok=True)
     create_plain(folder.cancelled).close()
     if not job.waits:
         _wait_for_trainer(folder, job_id)
-        if _state(job_id) == "RUNNING":  # One that is completing ends by itself.
-            # To the ranks; the script only hears how they end.
+        if _state(job_id) == "RUNNING":  # A completing job ends by itself.
+            # Signal the ranks alone; the script only sees their exit codes.
             run_slurm(["scancel", f"--signal={JOB_STOP_SIGNAL}", job_id])
             print(f"job {job_id} was told to save and stop", flush=True)
         if not _within(lambda: _state(job_id) in (None, *WAITING), pause_s=1.0):
@@ -68,29 +68,29 @@ def _cancel_job(folder: RunFolder, job: QueuedJob) -> int:
                 f"job {job_id} has not stopped within {LIMIT_S:g} s\n  to end it unsaved: scancel {job_id}"
             )
     state = _state(job_id)
-    if state is not None:  # It waits: for its first start, or as Slurm itself has queued it again.
+    if state is not None:  # The job waits for its first start, or Slurm has requeued it.
         run_slurm(["scancel", job_id])
         print(f"job {job_id} was {state.lower()}: removed from the queue")
     return ExitCode.DONE if job.waits else _say_end(folder, "submit")
 
 
 def _state(job_id: str) -> str | None:
-    """Return the state of a job; None where it has ended."""
+    """Return the state of a job; None if it has ended."""
     job = queued_jobs().get(job_id)
     return job.state if job is not None else None
 
 
 def _wait_for_trainer(folder: RunFolder, job_id: str) -> None:
-    """A signal ends a program that does not listen yet, with its peers: wait until the ranks of this start do."""
+    """Wait until this attempt's ranks handle signals; an earlier signal would kill a rank, and with it all others."""
 
     def listens() -> bool:
         attempt = last_attempt(folder)
-        # One that has ended was an earlier start of this job, which was queued again.
+        # If the last attempt has ended, it is from before the job was requeued.
         own = attempt if attempt and (attempt.slurm_job, attempt.exit_code) == (job_id, None) else None
         return bool(own and have_ranks_met(folder, own.number)) or _state(job_id) != "RUNNING"
 
     if not listens():
-        print(f"job {job_id} is starting; it will stop as soon as its ranks have met", flush=True)
+        print(f"job {job_id} is starting; it will stop as soon as its ranks have connected", flush=True)
         _within(listens, pause_s=1.0)
 
 
@@ -103,9 +103,9 @@ def _stop_process(folder: RunFolder, attempt: Attempt) -> int:
         owner = os.stat(f"/proc/{attempt.pid}").st_uid
         raise RequestError(
             "another-users-run",
-            f"{folder.path} is trained by another user, who alone can stop it",
+            f"{folder.path} is being trained by another user; only they can stop it",
             seen=f"pid {attempt.pid} of user {owner}",
-            expected="a run that this user has started",
+            expected="a run that you started",
             fix=f"sudo -u '#{owner}' noether cancel {folder.path.absolute()}      (or ask them)",
         ) from None
     print(f"pid {attempt.pid} was told to save and stop", flush=True)
@@ -119,7 +119,7 @@ def _stop_process(folder: RunFolder, attempt: Attempt) -> int:
 def _say_end(folder: RunFolder, verb: str) -> int:
     stopped = read_record(folder.stopped)
     if stopped.get("update") == 0:
-        print("stopped before it had saved anything; to begin it again, give the command that started it")
+        print("stopped before it had saved anything; to start it again, repeat the command that started it")
         return ExitCode.DONE
     if stopped:
         print(
@@ -128,7 +128,7 @@ def _say_end(folder: RunFolder, verb: str) -> int:
         )
         return ExitCode.DONE
     state = run_state(folder, {})
-    print(f"noether: it ended before it could be stopped\n  {state.state}: {shown_name(state.why)}", file=sys.stderr)
+    print(f"noether: the run ended before it was stopped\n  {state.state}: {shown_name(state.why)}", file=sys.stderr)
     return ExitCode.DONE if folder.result.is_file() else ExitCode.FAILED
 
 

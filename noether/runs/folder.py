@@ -1,4 +1,4 @@
-"""The files of a run folder, and how an earlier run is found. No torch here."""
+"""The files of a run folder, and how to find an earlier run. No torch here."""
 
 import re
 import secrets
@@ -16,13 +16,13 @@ from noether.common.suggest import nearest
 
 UPDATE = "update-"
 CHECKPOINT = re.compile(rf"{UPDATE}\d{{9,18}}")
-"""The name of a checkpoint: the updates it was written after. One that is half-written, or a copy, has another."""
+"""Pattern of checkpoint names: `update-` and the number of updates. Partial checkpoints and copies do not match."""
 REPLACED = ".replaced-"
-"""Between the name of a run that was started over and the number of its earlier folder."""
+"""Joins the run's name and a number in the name of a folder that was moved away to start its run over."""
 
 
 class _Inside:
-    """A file or folder of a run, by its name."""
+    """Descriptor that returns the path of a file or folder in a run folder."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -33,7 +33,7 @@ class _Inside:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The files of one run, by name."""
+    """The paths of one run's files."""
 
     path: Path
 
@@ -56,13 +56,13 @@ class RunFolder:
 
     @property
     def run_id(self) -> str:
-        """The run's name: its folder's own, whatever link leads there."""
+        """The run's name: the name of its folder, with links resolved."""
         return self.path.resolve().name
 
     def holds_work(self) -> bool:
-        """Return whether a run has made anything here that a new one would overwrite: rows, checkpoints, a result.
+        """Return whether the folder holds anything that a new run would overwrite: rows, checkpoints, a result.
 
-        A start that failed in its first batch has not. RequestError: this user may not look, or the disk is silent.
+        False after a failure in the first batch. RequestError: this user may not read it, or the disk does not answer.
         """
         with refusals_told(self.path, DISK_ERRNOS):
             rows = self.metrics.is_file() and self.metrics.stat().st_size > 0
@@ -70,7 +70,7 @@ class RunFolder:
         return found
 
     def create(self) -> None:
-        """Make the folder and prove that it can be written, or raise DiskRefusal."""
+        """Make the folder and check that it is writable; raise DiskRefusal if not."""
         with refusals_told(self.path):
             refuse_strangers_link(self.path)
             self.path.mkdir(parents=True, exist_ok=True)
@@ -78,9 +78,9 @@ class RunFolder:
         self.check_writable()
 
     def look_afresh(self) -> None:
-        """Has a network file system ask its server which names are in the folder, and among its checkpoints.
+        """Make a network file system list the run folder and its checkpoints afresh.
 
-        What another host wrote is else seen minutes later: NFS asks again once this host has made a name in a folder.
+        Otherwise files from other hosts may appear minutes late. Creating a file makes NFS reread the folder.
         """
         for folder in (self.path, self.checkpoints):
             with suppress(OSError):
@@ -88,32 +88,32 @@ class RunFolder:
                 tempfile.NamedTemporaryFile(dir=folder, prefix=".removed-").close()
 
     def check_writable(self, elsewhere: str = ELSEWHERE) -> None:
-        """Prove that the folder, or the nearest above it that exists, can be written, or raise DiskRefusal."""
+        """Check that the folder, or its nearest existing parent, is writable; raise DiskRefusal if not."""
         with refusals_told(self.path, elsewhere=elsewhere):
             folder = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
-        # Permissions do not tell: read-only mounts and full disks show only in a write.
+        # Permissions are not enough: read-only mounts and full disks show only in a write.
         with refusals_told(folder, elsewhere=elsewhere), tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"0" * 4096)
 
     def as_copy(self, command: str, copy: str = "COPY") -> str:
-        """Return the line that has a command of noether write to a copy, where the run can only be read."""
+        """Return a command line that copies a read-only run and runs a noether command on the copy."""
         return f"cp -r --no-preserve=mode {shlex.quote(str(self.path))} COPY && noether {command} {copy}"
 
 
 TOLD = "NOETHER_TELL_RUN"
-"""The variable with the file in which whoever has started a training from Python learns its run's folder."""
+"""Environment variable: path of a file in which a training reports its run folder to the Python code that ran it."""
 
 
 def new_run_id() -> str:
-    """Return a name that sorts by time and that two runs started in one second do not share."""
+    """Return a name that sorts by time and has a random suffix, so that runs started in the same second differ."""
     return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{secrets.token_hex(2)}"
 
 
 def existing_run(path: str | Path, form: str = "{}") -> RunFolder:
-    """Return the folder of a run that was made before: a path, or a name in runs/.
+    """Return the folder of an existing run, given as a path or as a name in runs/.
 
-    `form` is how a run is typed there, {} for its folder; "" where nothing but what was named may be proposed.
-    RequestError: the path is not a run folder; it names the run that has a name like it.
+    form: the line to propose, with {} for a run's folder; "": do not propose a similarly named run.
+    RequestError: the path is not a run folder. The error proposes the run with the most similar name.
     """
     run, name = named_run(path)
     if name is None and is_run(run):
@@ -133,10 +133,10 @@ def existing_run(path: str | Path, form: str = "{}") -> RunFolder:
 
 
 def named_run(named: str | Path) -> tuple[Path, str | None]:
-    """Return the run that a user names, RUN or RUN/checkpoints/NAME, and the name of the checkpoint, if it is one.
+    """Split RUN or RUN/checkpoints/NAME into the run's path and the checkpoint's name (None if only a run is named).
 
-    RUN is a path or a name in runs/. Where there is no run as typed, links and the working folder are followed; where
-    there is none then, it is as typed.
+    RUN is a path or a name in runs/. If there is no run at the path as typed, resolve links and relative paths; if
+    there is still none, return the path as typed.
     """
     typed = Path(named).expanduser()
     for place in (typed, Path("runs") / typed):
@@ -152,20 +152,20 @@ def _split(path: Path) -> tuple[Path, str | None]:
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """Return the checkpoints in a run's folder of them, oldest first."""
+    """Return the paths of the checkpoints in a run's checkpoint folder, oldest first."""
     named = [path for path in folder.glob(f"{UPDATE}*") if CHECKPOINT.fullmatch(path.name)]
     return sorted(named, key=lambda path: int(path.name.removeprefix(UPDATE)))
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder is that of a run which has begun."""
+    """Return whether a folder belongs to a run that has started: it has a config.yaml or a checkpoint."""
     return (folder / "config.yaml").is_file() or bool(checkpoint_paths(folder / "checkpoints"))
 
 
 def newest_run(output_path: Path) -> RunFolder | None:
-    """Return the run under `output_path` that saved a checkpoint last, or None; none that was started over."""
+    """Return the run under `output_path` that saved a checkpoint last, or None; ignore folders that were set aside."""
     saved: dict[Path, float] = {}
-    # By the checkpoints' own times: that of their folder changes when one is removed, too.
+    # Use the checkpoints' own times: their parent folder's time also changes when a checkpoint is removed.
     for path in (path for folder in output_path.glob("*/checkpoints") for path in checkpoint_paths(folder)):
         run = path.parent.parent
         with suppress(FileNotFoundError):

@@ -1,13 +1,13 @@
-"""Which attempt at a run may write to its folder, and which process that is: attempt.json. No torch here.
+"""The lease on a run folder: attempt.json records which attempt, and which process, may write. No torch here.
 
-A scheduler can start a run again while a node that it believes dead still trains: a cable that was pulled, a switch
-that froze. Each attempt takes the folder by putting its own number and a random id into `attempt.json`, and whoever
-writes reads that file first. An attempt that finds another id there ends.
+A scheduler can restart a run while a node that it believes dead is still training (a pulled cable, a frozen switch).
+Each attempt takes the folder by writing its number and a random id to `attempt.json`, and every writer reads that
+file first. An attempt that finds a different id there stops.
 
-A process can also be frozen between that look and its write, for as long as another attempt trains. So nothing in the
-folder is replaced or removed but by a rename into or out of `.attempt-ID`, a folder of the attempt's own that the
-next attempt removes when it takes over: the rename of one that has lost the run then fails, whenever it comes. What
-is appended goes to files that the next attempt has replaced.
+A process can also freeze between that check and its write while another attempt trains. So files in the folder are
+replaced or removed only by a rename into or out of `.attempt-ID`, a folder private to the attempt. The next attempt
+removes that folder when it takes over, so that a late rename by the previous attempt fails. Late appends go to files
+that the next attempt has already replaced.
 """
 
 import errno
@@ -35,22 +35,22 @@ _OWN_FOLDER = ".attempt-"
 
 
 class FencedError(NoetherError):
-    """A later attempt at the run has taken the folder over, or it is no longer where it was."""
+    """A later attempt at the run has taken over the folder, or the folder was moved or removed."""
 
     exit_code = ExitCode.FAILED
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a run, and the process that answers for its rank 0.
+    """One attempt at a run, and the process that is responsible for its rank 0.
 
-    number: attempts at this run so far, this one included.
-    id: random, so that two attempts are never taken for one.
-    job: the Slurm job that this process is in ("12", of an array "12_3"), or None; is_task: as a task of its, so that
-        the job is what is asked to stop.
-    host, pid, started, boot: the process; `started` in clock ticks since the boot with this id.
-    began: when it took the folder, in seconds since the epoch.
-    exit_code: None while it runs, and where it was killed.
+    number: number of attempts at this run so far, including this one.
+    id: a random id that distinguishes this attempt from all others.
+    job: the Slurm job that contains the process ("12", or "12_3" in an array), or None.
+    is_task: whether the process is a task of that job, so that stopping the attempt means stopping the job.
+    host, pid, started, boot: the process; `started` is in clock ticks since the boot whose id is `boot`.
+    began: when the attempt took the folder, in seconds since the epoch.
+    exit_code: None while the attempt runs, and if it was killed.
     requeues: how often the scheduler has requeued the job.
     """
 
@@ -68,17 +68,17 @@ class Attempt:
 
     @property
     def slurm_job(self) -> str | None:
-        """The Slurm job that ends with this process, or None."""
+        """The Slurm job that this process is a task of, or None."""
         return self.job if self.is_task else None
 
     def alive(self) -> bool | None:
-        """Return whether its process runs; None where that cannot be seen from this host."""
+        """Return whether the process is running; None if this host cannot tell."""
         if self.exit_code is not None:
             return False
         return was_alive(self.host, self.boot, self.pid, self.started)
 
     def describe(self) -> str:
-        """Return the attempt in words: "attempt 3 on n2, since 2026-01-31 12:00:00"."""
+        """Describe the attempt in words: "attempt 3 on n2, since 2026-01-31 12:00:00"."""
         return f"attempt {self.number} on {self.host}, since {_clock(self.began)}"
 
 
@@ -87,17 +87,17 @@ _ATTEMPT = TypeAdapter(Attempt)
 
 @dataclass(frozen=True)
 class Lease(Writer):
-    """One attempt's right to write to a run folder, and the way it does so; `place`: file system and inode of that."""
+    """One attempt's right to write to a run folder, and its Writer; `place`: the folder's device and inode."""
 
     folder: RunFolder
     own: Attempt
     place: tuple[int, int]
 
     def check(self) -> None:
-        """Return where this attempt may still write. An attempt.json that was damaged or removed is written again.
+        """Raise if this attempt may no longer write; rewrite attempt.json if it was damaged or removed.
 
-        FencedError: a later attempt has the folder, or it was moved or removed. OSError: the disk does not answer, or
-        it is gone; ask again.
+        FencedError: a later attempt has the folder, or the folder was moved or removed. OSError: the disk does not
+        answer or is not mounted; check again later.
         """
         holder = read_attempt(self.folder)
         if holder is None:
@@ -110,27 +110,27 @@ class Lease(Writer):
 
     def _lost(self, holder: str) -> str:
         return (
-            "another attempt at this run writes to its folder now; this one ends and leaves it alone\n"
+            "another attempt now writes to this run's folder; this one exits and leaves the folder alone\n"
             f"  seen      {holder}, in {self.folder.path}\n"
             f"  expected  {self.own.describe()}: this one\n"
-            "  fix       nothing, where the run was started again; else start it once, not twice"
+            "  fix       nothing, if the run was restarted; otherwise start it once, not twice"
         )
 
     def partial(self, path: Path) -> Path:
-        """Return where `path` is written before it gets its name, in the attempt's own folder beside it."""
+        """Return where to write `path` before it is renamed: in this attempt's private folder in the same directory."""
         return self._own_folder(path.parent) / path.name
 
     def publish(self, partial: Path, path: Path) -> None:
-        """Rename `partial` to `path`, as `Writer.publish`, where this attempt may still write."""
+        """Rename `partial` to `path` as `Writer.publish` does; raise as `check` does if this attempt may not write."""
         self.check()
         try:
             super().publish(partial, path)
         except FileNotFoundError:
-            self.check()  # A later attempt has removed this one's folder.
+            self.check()  # A later attempt may have removed this one's private folder.
             raise
 
     def drop(self, path: Path) -> None:
-        """Remove a file or a folder, as `Writer.drop`, where this attempt may still write."""
+        """Remove a file or folder as `Writer.drop` does; raise as `check` does if this attempt may not write."""
         if not path.exists():
             return
         doomed = self._own_folder(path.parent) / f"{path.name}.removed"
@@ -144,16 +144,16 @@ class Lease(Writer):
         remove(doomed)
 
     def _check_there(self) -> None:
-        """Return where the folder has its name. FencedError: it was moved or removed. OSError: its disk is gone."""
+        """Check that the run folder is in place. FencedError: it was moved or removed. OSError: its disk is gone."""
         path = self.folder.path.absolute()
         there = next(place for place in (path, *path.parents) if place.exists())
         about = there.stat()
         if (about.st_dev, about.st_ino) == self.place:
             return
         if self._is_in(self.folder):
-            return  # Mounted again, or by a file system that numbers its folders anew.
+            return  # It was remounted, or the file system has renumbered its inodes.
         if about.st_dev != self.place[0]:
-            raise FileNotFoundError(errno.ENOENT, "the disk of the run's folder is not there", str(path))
+            raise FileNotFoundError(errno.ENOENT, "the disk with the run's folder is not mounted", str(path))
         above, *below = path.relative_to(base := path.parent if there == path else there).parts
         now: list[Path] = []
         with suppress(OSError):
@@ -161,8 +161,8 @@ class Lease(Writer):
             same = [one for one in beside if os.path.isdir(one) and one.stat().st_ino == self.place[1]]
             now = [one for one in same if self._is_in(RunFolder(one))]
         raise FencedError(
-            "the run's folder was moved or removed; this attempt ends, and makes no other in its place\n"
-            f"  seen      {base / above} is {f'now {now[0]}' if now else 'gone, or another'}\n"
+            "the run's folder was moved or removed; this attempt exits and does not create a new one\n"
+            f"  seen      {base / above} is {f'now {now[0]}' if now else 'gone, or replaced'}\n"
             "  expected  the same folder from the start of a run to its end\n"
             f"  fix       {'' if now else 'move it back, then '}{continue_line(now[0] if now else path)}"
         )
@@ -179,8 +179,8 @@ class Lease(Writer):
         return own
 
     def release(self, exit_code: int) -> None:
-        """Write how this attempt ended, where it still has the run; on a disk that takes nothing, nothing."""
-        with suppress(OSError, FencedError):  # The exit code must come through in any case.
+        """Record this attempt's exit code if it still has the run; ignore a disk that refuses the write."""
+        with suppress(OSError, FencedError):  # Nothing here may mask the exit code.
             if self._is_in(self.folder):
                 write_record(self.folder.attempt, asdict(replace(self.own, exit_code=int(exit_code))), self)
         with suppress(OSError):
@@ -190,12 +190,12 @@ class Lease(Writer):
 
 @dataclass(frozen=True)
 class _Claim(Writer):
-    """Renames attempt.json out of the own folder of an attempt that takes the run, which must still be there."""
+    """Writer that renames attempt.json out of a new attempt's private folder, and fails if that folder is gone."""
 
     own: Path
 
     def partial(self, path: Path) -> Path:
-        """Return where it is written: in the folder, which is not made again."""
+        """Return the path to write before the rename: in the private folder, which is not created again."""
         return self.own / path.name
 
 
@@ -207,17 +207,17 @@ def take_lease(
     start_update: int = 0,
     after: int | None = None,
 ) -> Lease:
-    """Take a run folder for this attempt (see `Attempt`); from now on every earlier attempt is shut out.
+    """Take a run folder for this attempt (see `Attempt`) and shut out every earlier one.
 
-    start_update: the update that it goes on after; 0: it starts from the beginning.
-    after: the attempts that there had been when this one decided from where it starts; None: however many.
-    FencedError: another has taken it since. RequestError: a later attempt of the same job has the folder, or one that
-    is alive on this host. OSError: the disk refuses.
+    start_update: the update after which this attempt resumes; 0 if it starts from the beginning.
+    after: how many attempts there were when this one chose its starting point; None to skip that check.
+    FencedError: another attempt has taken the folder since. RequestError: the folder belongs to a later attempt of the
+    same job, or to an attempt that is alive on this host. OSError: the disk refuses.
     """
     name = secrets.token_hex(8)
     refuse_strangers_link(folder.path)
     claim = _Claim(folder.path / f"{_OWN_FOLDER}{name}")
-    # Before it looks who has the run: whoever takes it from now on removes this folder, and the rename below fails.
+    # First of all: any attempt that takes the run from here on removes this folder, so that the rename below fails.
     claim.own.mkdir(parents=True)
     about = folder.path.stat()
     try:
@@ -242,14 +242,14 @@ def take_lease(
     except BaseException:
         remove(claim.own)
         raise
-    # Twice, so that no single damaged file makes an older attempt believe that the run is still its own.
+    # Record it in a second file: if one is damaged, the other still tells an older attempt that it has lost the run.
     with suppress(OSError):
         record_attempt(folder, own.number, start_update, own.host, own.job or "", unique=own.id)
     for earlier in _own_folders(folder, f"{_OWN_FOLDER}*"):
         doomed = earlier.with_name(f".removed-{secrets.token_hex(4)}")
         with suppress(OSError):
             if earlier != claim.own:
-                earlier.rename(doomed)  # At one moment: what lies in it has no way out any more.
+                earlier.rename(doomed)  # Atomic: nothing can be renamed out of the folder any more.
                 remove(doomed)
     return Lease(folder, own, (about.st_dev, about.st_ino))
 
@@ -257,10 +257,10 @@ def take_lease(
 def _begun_meanwhile(folder: RunFolder) -> FencedError:
     holder = read_attempt(folder)
     return FencedError(
-        "another attempt at this run has begun while this one prepared its own; this one ends and leaves it alone\n"
+        "another attempt at this run started while this one was preparing; this one exits and leaves the run alone\n"
         f"  seen      {holder.describe() if holder else 'a later attempt'}, in {folder.path}\n"
-        "  expected  no other since this one decided from where it starts\n"
-        "  fix       nothing, where the run was started again; else start it once, not twice"
+        "  expected  no other attempt since this one chose its starting point\n"
+        "  fix       nothing, if the run was restarted; otherwise start it once, not twice"
     )
 
 
@@ -287,32 +287,32 @@ def _refuse_a_live_holder(folder: RunFolder, holder: Attempt, own: Attempt) -> N
 
 
 def read_attempt(folder: RunFolder) -> Attempt | None:
-    """Return the newest attempt at a run; None where there is none, or where the record is damaged.
+    """Return the newest attempt at a run; None if there is none or its record is damaged.
 
-    OSError: it is there and cannot be read: that must not be taken for a run without a writer.
+    OSError: the record exists but cannot be read. That must not be mistaken for a run without a writer.
     """
     try:
         return _ATTEMPT.validate_python(parse_record(folder.attempt))
-    except (FileNotFoundError, NotADirectoryError, NotPlainFile, ValueError):  # pydantic's is a ValueError too.
-        return None  # A flipped bit must not stop a run: the next attempt writes it again.
+    except (FileNotFoundError, NotADirectoryError, NotPlainFile, ValueError):  # ValidationError is a ValueError.
+        return None  # A flipped bit must not stop a run: the next attempt rewrites the record.
 
 
 def attempts_so_far(folder: RunFolder) -> int:
-    """Return the number of the newest attempt at a run, by both records of it; 0 where there was none."""
-    folder.look_afresh()  # Else one of another host, long dead, is seen only after this start has decided.
+    """Return the number of the newest attempt in attempt.json or attempts.jsonl; 0 if there was none."""
+    folder.look_afresh()  # Otherwise another host's attempt may become visible too late.
     holder = read_attempt(folder)
     return max(newest_attempt(folder), holder.number if holder else 0)
 
 
 def newest_attempt(folder: RunFolder) -> int:
-    """Return the highest number that an attempt at the run has had, by attempts.jsonl; 0 where none is known."""
+    """Return the highest attempt number in attempts.jsonl; 0 if it holds none."""
     return max((number for row in read_rows(folder.attempts) if is_count(number := row.get("number"))), default=0)
 
 
 def job_of_task(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the name of the Slurm job that this process is in, as scancel and scontrol take it, or None."""
+    """Return the id of the Slurm job that contains this process, in the form that scancel accepts, or None."""
     array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
-    # The id of an array's last element is that of the whole array: requeued by it, every element would start again.
+    # An array's last element has the id of the whole array: requeuing that id would restart every element.
     return f"{array}_{task}" if array and task else environ.get("SLURM_JOB_ID") or None
 
 
@@ -325,9 +325,9 @@ def _clock(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """One attempt at a run: its number, the update it went on after (0: of a new run), and the last it has saved.
+    """One attempt at a run: its number, the update it resumed after (0 in a new run), and the last update it saved.
 
-    `last_update` and `outcome` are None where it was killed and the run has not been started since.
+    `last_update` and `outcome` are None if no end was recorded and the run has not been started since.
     """
 
     number: int
@@ -342,9 +342,9 @@ class AttemptRecord:
 def record_attempt(
     folder: RunFolder, number: int, start_update: int, host: str, job: str = "", *, unique: str = ""
 ) -> None:
-    """Add an attempt to attempts.jsonl, as it takes the folder. Raises OSError where it cannot be.
+    """Append an attempt to attempts.jsonl when it takes the folder. OSError: the file cannot be written.
 
-    `job` is the scheduler's name for it, `unique` its random id.
+    job: the scheduler's id of its job. unique: the attempt's random id.
     """
     started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     row = {"number": number, "id": unique, "start_update": start_update, "host": host, "started": started, "job": job}
@@ -352,32 +352,32 @@ def record_attempt(
 
 
 def record_meeting(folder: RunFolder, number: int) -> None:
-    """Add that the ranks of an attempt have met, which they do listening for signals. Raises OSError as above."""
+    """Record that all ranks of an attempt have connected and handle signals. OSError: the file cannot be written."""
     append_row(folder.attempts, {"number": number, "ranks_met": True})
 
 
 def have_ranks_met(folder: RunFolder, number: int) -> bool:
-    """Whether every rank of an attempt listens for signals: those that come earlier end a process as it stands."""
+    """Return whether every rank of an attempt handles signals; an earlier signal kills a rank before it can save."""
     return any(row.get("number") == number and row.get("ranks_met") for row in read_rows(folder.attempts))
 
 
 def record_outcome(folder: RunFolder, number: int, last_update: int, outcome: str) -> None:
-    """Add how an attempt ended (done, SIGTERM, the time limit, …). Raises OSError where it cannot be written."""
+    """Record how an attempt ended (done, SIGTERM, the time limit, …). OSError: the file cannot be written."""
     append_row(folder.attempts, {"number": number, "last_update": last_update, "outcome": outcome})
 
 
 def record_asked(folder: RunFolder, number: int, why: str, update: int) -> None:
-    """Add that an attempt was asked to stop, in an update. Raises OSError as above."""
+    """Record that an attempt was asked to stop during an update. OSError: the file cannot be written."""
     append_row(folder.attempts, {"number": number, "asked": why, "asked_at": round(time.time()), "in_update": update})
 
 
 def killed_while_stopping(folder: RunFolder, number: int) -> str:
-    """Return what is known of an attempt that was asked to stop and is gone without having saved; "" of any other."""
+    """Describe an attempt that was asked to stop and died before it had saved; return "" for any other attempt."""
     known = _rows_by_attempt(folder).get(number, {})
     if "asked" not in known or "outcome" in known:
         return ""
     asked = f"{known['asked']}, {_clock(known['asked_at']) if is_count(known.get('asked_at')) else '?'}"
-    in_update = f"killed in update {known.get('in_update')}: nothing of that could be saved"
+    in_update = f"killed in update {known.get('in_update')}, which could not be saved"
     return f"attempt {number} was asked to stop ({asked}) and {in_update}"
 
 
@@ -390,7 +390,7 @@ def _rows_by_attempt(folder: RunFolder) -> dict[int, Row]:
 
 
 def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
-    """Return the attempts at a run, oldest first; one that was killed came as far as the next began."""
+    """Return the attempts at a run, oldest first; a killed attempt ends at the update after which the next resumed."""
     rows = [row for row in _rows_by_attempt(folder).values() if is_count(row.get("start_update"))]
     records = []
     for row, following in zip_longest(rows, rows[1:]):
@@ -403,5 +403,5 @@ def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
 
 
 def record_stop(folder: RunFolder, reason: str, saved: int, writer: Writer) -> None:
-    """Write stopped.json: why, and up to which update everything is saved; 0: nothing is saved yet."""
+    """Write stopped.json: the reason for the stop, and the last saved update (0 if nothing is saved yet)."""
     write_record(folder.stopped, {"reason": reason, "update": saved}, writer)

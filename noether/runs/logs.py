@@ -1,4 +1,4 @@
-"""`noether logs RUN`: what the job and the ranks wrote, and what they go on writing."""
+"""`noether logs RUN`: print the logs of a run's job and ranks, and follow them."""
 
 import re
 import time
@@ -18,7 +18,7 @@ _NAME, _OUTPUT = re.compile(r"rank-([0-9]{1,9})\.log"), re.compile(r"[0-9]+(_[0-
 
 
 def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int:
-    """Print a run's logs, each under its path; with `follow`, what is added too, until the run has ended."""
+    """Print a run's logs, each under its path; with `follow`, keep printing new output until the run ends."""
     folder = find_run(run)
     offsets: dict[Path, int] = {}
     if not follow and not log_files(folder, rank):
@@ -53,14 +53,14 @@ def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int
 
 
 def log_text(folder: RunFolder) -> str:
-    """Return what the run's job, or its rank 0, has written; "" before that."""
+    """Return the output of the run's job, or else the log of its rank 0; "" if there is neither."""
     return "".join(shown_log(_read_on(path, 0).decode(errors="replace")) for path in log_files(folder, None))
 
 
 def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
-    """Return the file to show, if it exists: the job's output, else rank 0's log (the same words), or one rank's.
+    """Return the file to show, if it exists: the log of `rank`, or by default the job's output or else rank 0's log.
 
-    RequestError: the run has logs, and none of this rank.
+    RequestError: other ranks have logs, but this rank has none.
     """
     if rank is not None:
         ranks = list(map(str, rank_logs(folder)))
@@ -74,9 +74,9 @@ def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
 
 
 def _job_output(folder: RunFolder) -> list[Path]:
-    """Return the file of the job's output, where it is called as `submit` calls it, and of whoever wrote job.json.
+    """Return the job's output file, if its name is one that `submit` gives and its owner also wrote job.json.
 
-    That record may be a stranger's: it could name any file that its reader may read.
+    These checks matter because a stranger's job.json could name any file that the user may read.
     """
     record = read_record(folder.job)
     output, job = (Path(str(record.get(name))) for name in ("output", "job"))
@@ -85,7 +85,7 @@ def _job_output(folder: RunFolder) -> list[Path]:
 
 
 def rank_logs(folder: RunFolder) -> dict[int, Path]:
-    """Return the log of each rank that has one, by rank."""
+    """Return the existing log files by rank."""
     found = ((_NAME.fullmatch(path.name), path) for path in folder.logs.glob("rank-*.log"))
     return dict(sorted((int(match[1]), path) for match, path in found if match))
 

@@ -1,7 +1,7 @@
-"""What a metric of a run is: its name, its unit, which way is better. No torch here.
+"""Descriptions of a run's metrics: name, unit, and whether lower or higher is better. No torch here.
 
-The task describes its metrics, and the loop its own. plan.json and result.json carry the descriptions, by which the
-console, `status`, sweeps, the report, the live page and the trackers write a value.
+The task describes its metrics, and the training loop its own. plan.json and result.json carry the descriptions; the
+console, `status`, sweeps, the report, the live page and the trackers use them to format values.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,15 +16,15 @@ from noether.common.numbers import finite, number_text, percent_text, score_text
 
 @dataclass(frozen=True)
 class Metric:
-    """What is known of a metric.
+    """The description of a metric.
 
-    name: as rows and results have it, `surface_pressure/relative_l2`.
-    unit: of its values; "%": they are shares of 1, written in per cent; "": none, or not known.
-    better: which way is; "": not known, or neither.
-    label: what it is called beside what it is of: "relative L2".
-    of, part: the field, output or scalar that it is of, and which component or part of it; "": the whole.
-    measure: which of the measures of that it is, `relative_l2`: what a reader finds it by.
-    headline: whether it is shown where there is little room.
+    name: its key in rows and results, such as `surface_pressure/relative_l2`.
+    unit: the unit of its values; "%": values are fractions of 1, shown in per cent; "": none or unknown.
+    better: whether lower or higher values are better; "": neither, or unknown.
+    label: its display name without the quantity that it measures: "relative L2".
+    of, part: the field, output or scalar that it measures, and the component or part of that; part "": the whole.
+    measure: the kind of measure, such as `relative_l2`, by which code finds it.
+    headline: whether to show it when there is little room.
     score: whether it is a score whose best value is 1.
     """
 
@@ -39,14 +39,14 @@ class Metric:
     score: bool = False
 
     def is_better(self, value: float | None, than: float | None) -> bool:
-        """Whether a value is better than another, or than none; NaN never is. Where nothing is known, lower is."""
+        """Return whether `value` beats `than`; NaN never does, any number beats None. By default, lower wins."""
         if value is None or value != value:
             return False
         return than is None or (value > than if self.better == "higher" else value < than)
 
     @property
     def title(self) -> str:
-        """Its name in words: "surface pressure, x component: relative L2"."""
+        """The metric's name in words: "surface pressure, x component: relative L2"."""
         if not self.label:
             return self.name.replace("_", " ").replace("/", ": ")
         of = ", ".join(filter(None, (self.of.replace("_", " "), self.part)))
@@ -54,23 +54,23 @@ class Metric:
 
     @property
     def brief(self) -> str:
-        """What it is of, where there is little room; of a score also that it is one."""
+        """A short name: what the metric measures, followed by its label if it is a score."""
         return f"{self.of} {self.label}" if self.of and self.score else self.of or self.name
 
     @property
     def in_words(self) -> str:
-        """Its title, unit and direction: "surface pressure: MAE, Pa, lower is better"."""
+        """The metric's title, unit and direction: "surface pressure: MAE, Pa, lower is better"."""
         unit = "a share of 1" if self.unit == "%" else self.unit
         return ", ".join(filter(None, (self.title, unit, self.better and f"{self.better} is better")))
 
     def bare_text(self, value: float | None) -> str:
-        """A value without its unit, but for the sign of a percentage; a score is never rounded up to 1."""
+        """Format a value without its unit, except for a percent sign; never round a score up to 1."""
         if self.score:
             return score_text(value)
         return number_text(value) if self.unit != "%" else percent_text(value)
 
     def text(self, value: float | None, spread: float | None = None) -> str:
-        """A value with its unit, and the standard deviation of several that differ, to the decimals of the value."""
+        """Format a value with its unit, followed by ± `spread`, a standard deviation, if that is not 0."""
         text = self.bare_text(value)
         if spread:
             rounded = format(spread, f".{len(text.partition('.')[2])}f")
@@ -80,49 +80,49 @@ class Metric:
 
 
 class Metrics(dict[str, Metric]):
-    """What is known of metrics, by name; of one that nobody has described, the name alone."""
+    """Metrics by name; a metric without a description has its name alone."""
 
     def __missing__(self, name: str) -> Metric:
         return Metric(name)
 
     @classmethod
     def of(cls, *described: Metric) -> "Metrics":
-        """Return metrics by their names."""
+        """Return the given metrics by name."""
         return cls({metric.name: metric for metric in described})
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the metrics as records hold them, without what is not known of one, and those of the loop."""
+        """Return the metrics as records store them: without empty entries, and without the loop's own metrics."""
         own = (metric for metric in self.values() if metric not in OF_THE_LOOP)
         return [{key: value for key, value in asdict(metric).items() if value} for metric in own]
 
     def selected_by(self, select_by: str) -> Metric:
-        """Return the metric that `trainer.select_by` names.
+        """Return the metric that `trainer.select_by` names, with a direction.
 
-        Which way is better it says itself; else higher is by a minus before its name, and lower without.
+        If the metric has none, a minus sign before its name means that higher is better; otherwise lower is better.
         """
         found = self[select_by.removeprefix("-")]
         return replace(found, better=found.better or ("lower" if found.name == select_by else "higher"))
 
     def headlines(self, values: Mapping[str, Any], most: int | None = None) -> list[tuple[str, str]]:
-        """Return what says most where there is little room: surface_pressure, 5.18%; without headlines, the first.
+        """Return short names and formatted values of the first `most` finite headline metrics: surface_pressure, 5.18%.
 
-        A score says that it is one: drag_coefficient R², 0.98.
+        A score's name includes its label: drag_coefficient R², 0.98. If no metric is a headline, use all of them.
         """
         there = (name for name in values if finite(values[name]) is not None)
         return [(metric.brief, metric.text(values[metric.name])) for metric in self.foremost(there)[:most]]
 
     def foremost(self, names: Iterable[str]) -> list[Metric]:
-        """Return those of some metrics that say most, the headlines; all where there are none."""
+        """Return the headline metrics among `names`, or all of `names` if none is a headline."""
         known = [self[name] for name in names]
         return [metric for metric in known if metric.headline] or known
 
     def find(self, of: str, measure: str) -> Metric:
-        """Return the metric of a whole thing by its measure; one without a name where nobody has described it."""
+        """Return the metric of the whole quantity `of` with this `measure`, or a nameless metric if there is none."""
         every = (metric for metric in self.values() if (metric.of, metric.part, metric.measure) == (of, "", measure))
         return next(every, Metric(""))
 
     def by_part(self, values: Mapping[str, Any], of: str) -> dict[str, dict[str, Any]]:
-        """Return the values that are of one thing, by part ("" is the whole) and measure."""
+        """Return the values that measure the quantity `of`, by part ("" is the whole) and measure."""
         parts: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
             if self[name].of == of:
@@ -130,7 +130,7 @@ class Metrics(dict[str, Metric]):
         return parts
 
     def of_whole(self, values: Mapping[str, Any], of: str) -> dict[str, Any]:
-        """Return the values that are of a whole thing, not of a part of it, by measure."""
+        """Return the values that measure the quantity `of` as a whole, not a part of it, by measure."""
         return self.by_part(values, of).get("", {})
 
 
@@ -144,30 +144,30 @@ OF_THE_LOOP = (
     Metric("cpu_cores", unit="cores", label="processor use"),
     Metric("host_memory_mib", unit="MiB", label="memory of the host"),
 )
-"""What the loop logs of every run."""
+"""The metrics that the training loop logs in every run."""
 SCALAR_PARTS = ("prediction", "truth", "integral_of_truth")
-"""What is kept of a number of each sample, `NAME/truth`; the last for force coefficients alone."""
+"""The values stored for a scalar of each sample, as `NAME/truth`; the last one for force coefficients only."""
 FIELD_ERRORS = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "mse": "MSE", "mae": "MAE", "max": "max"}
 """The measures of a field and of its parts, `FIELD/relative_l2` or `FIELD/x/relative_l2`, and their labels."""
 _DESCRIBED = TypeAdapter(list[Metric])
 
 
 def weights_name(kind: Any) -> str:
-    """Return what readers call a kind of weights."""
+    """Return the display name of a kind of weights."""
     return f"{'EMA' if kind == 'ema' else kind} weights"
 
 
 def described_by(told: Iterable[Metric], select_by: str) -> Metrics:
-    """Return the loop's metrics and those that a task has told, that of `trainer.select_by` with a direction."""
+    """Return the loop's metrics and a task's; give the metric that `trainer.select_by` names a direction."""
     known = Metrics.of(*OF_THE_LOOP, *told)
     selected = known.selected_by(select_by)
     return Metrics({**known, selected.name: selected})
 
 
 def described_in(*records: Mapping[str, Any]) -> Metrics:
-    """Return the loop's metrics and those that plan.json and result.json describe, the last record's word before all.
+    """Return the loop's metrics and those that records such as plan.json and result.json describe.
 
-    A record that is damaged describes none.
+    A later record overrides an earlier one. Ignore damaged descriptions.
     """
     found: list[Metric] = []
     for record in records:

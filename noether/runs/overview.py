@@ -1,4 +1,4 @@
-"""How each run is doing: its folder, its newest attempt, the job it waits in; and `noether status`, a line each."""
+"""The state of runs, from folder, newest attempt and Slurm queue; and `noether status`, which lists it."""
 
 import json
 import os
@@ -28,23 +28,23 @@ from noether.runs.records import RECENT_ROWS, Row, number
 
 HEADLINES_SHOWN = 2
 MOST_OF_A_HISTORY, MOST_TOLD = 2**22, 20
-"""Bytes at the end of a run's rows that tell its state, and damaged rows of a run that `status` names: a folder may
-have thousands of runs, of anybody."""
+"""Bytes read from the end of a run's metrics.jsonl, and damaged rows reported per run: a folder may hold thousands of
+runs by any user."""
 RUNNING, WAITING, DONE, STOPPED, FAILED, LOST = "running", "waiting", "done", "stopped", "failed", "lost"
 
 
 @dataclass(frozen=True)
 class RunState:
-    """What is known of a run.
+    """The state and progress of a run.
 
-    state: waiting (its job is in the queue), running, done, stopped (everything is saved, and it can go on, or it was
-        cancelled before it started), failed, or lost (it ended unrecorded, or its host cannot be asked from here).
-    why: what the state was read from.
-    update, total_updates: progress; None before the first log line.
-    training_loss: of the last log line; metrics: of the last evaluation, or of the result once the run is done; split:
-        what they are of; headlines: those that say most, as text.
-    seconds_left: of training at its pace so far, None where that is not known.
-    job: the Slurm job's id; time_left: until its time limit, as squeue writes it.
+    state: waiting (its job is in the queue), running, done, stopped (saved and resumable, or cancelled before it
+        started), failed, or lost (it ended without a record, or this host cannot check the host that ran it).
+    why: the evidence for the state.
+    update, total_updates: the progress; None if not known yet.
+    training_loss: the loss in the last log line. split, metrics: the result or, before there is one, the last
+        evaluation. headlines: the most important metrics as text.
+    seconds_left: the training time left at the recent pace; None if unknown.
+    job: the Slurm job's id. time_left: the time until the job's limit, as squeue prints it.
     """
 
     run: str
@@ -62,9 +62,9 @@ class RunState:
 
 
 def find_run(path: str | Path, form: str = "{}") -> RunFolder:
-    """Return a run's folder: one that has trained, or whose job waits to, and then it may still have none.
+    """Return the folder of a run that exists or whose job is still waiting; in that case the folder may not exist yet.
 
-    `form` as for `existing_run`. RequestError: the path is neither.
+    form: as for `existing_run`. RequestError: there is no such run or job.
     """
     folders = [RunFolder(folder) for folder in (Path(path).expanduser(), Path("runs") / path)]
     for folder in folders:
@@ -75,7 +75,7 @@ def find_run(path: str | Path, form: str = "{}") -> RunFolder:
 
 
 def runs_under(output_path: Path, queued: Mapping[str, QueuedJob]) -> list[RunFolder]:
-    """Return the run folders in a folder, by name, with those that a waiting job is still to make."""
+    """Return the run folders in a folder, sorted by name, including those that waiting jobs have yet to create."""
     waiting = {job.run.name for job in queued.values() if job.run and job.run.parent == output_path.resolve()}
     if not output_path.is_dir() and not waiting:
         raise RequestError("no-such-folder", f"no folder {output_path}", seen="no such folder",
@@ -86,13 +86,13 @@ def runs_under(output_path: Path, queued: Mapping[str, QueuedJob]) -> list[RunFo
 
 
 def job_in_queue(folder: RunFolder, queued: Mapping[str, QueuedJob], own: str | None = None) -> QueuedJob | None:
-    """Return the job of a run that has not ended: `own`, by `job_of_run`, or that of a script with its folder."""
+    """Return a run's queued job: `own` (default: `job_of_run`) if queued, else a queued job that names its folder."""
     known = queued.get(own or job_of_run(folder) or "")
     return known or next((job for job in queued.values() if job.run == folder.path.resolve()), None)
 
 
 def job_of_run(folder: RunFolder, attempt: Attempt | None = None) -> str | None:
-    """Return the Slurm job that the run was submitted as or last ran in (its last `attempt`), whichever is newer."""
+    """Return the id of the Slurm job of the run's submission or of its last `attempt`, whichever is newer."""
     attempt, submitted = attempt or last_attempt(folder), submitted_job(folder)
     if attempt is None or attempt.slurm_job is None:
         return submitted
@@ -101,20 +101,20 @@ def job_of_run(folder: RunFolder, attempt: Attempt | None = None) -> str | None:
 
 
 def last_attempt(folder: RunFolder) -> Attempt | None:
-    """Return the newest attempt at a run; None where none is known."""
+    """Return the newest attempt at a run; None if there is none or it cannot be read."""
     with suppress(OSError):
         return read_attempt(folder)
     return None
 
 
 def submitted_job(folder: RunFolder) -> str | None:
-    """Return the Slurm job that the run was submitted as, or None."""
+    """Return the id of the Slurm job that the run was submitted as, or None."""
     job = records.read_record(folder.job).get("job")
     return job if isinstance(job, str) else None
 
 
 def queue_of(*folders: RunFolder) -> dict[str, QueuedJob]:
-    """Return the queue for the sake of some runs. SlurmError: it does not answer, and a run was in a job."""
+    """Return the Slurm queue; {} if no run needs it. SlurmError: the queue does not answer, and a run has a job."""
     attempts = [last_attempt(folder) for folder in folders]
     if all(attempt and attempt.slurm_job is None and attempt.alive() for attempt in attempts):
         return {}
@@ -129,7 +129,7 @@ def queue_of(*folders: RunFolder) -> dict[str, QueuedJob]:
 def run_state(
     folder: RunFolder, queued: Mapping[str, QueuedJob], warn: Callable[[str], None] = lambda text: None
 ) -> RunState:
-    """Read how a run is doing from its folder and from the queue; `warn` is told of damaged records."""
+    """Determine a run's state and progress from its folder and the queue; report damaged records to `warn`."""
     attempt = last_attempt(folder)
     own = job_of_run(folder, attempt)
     job = job_in_queue(folder, queued, own)
@@ -156,7 +156,7 @@ def run_state(
 
 
 def state_and_reason(folder: RunFolder, attempt: Attempt | None, job: QueuedJob | None) -> tuple[str, str]:
-    """Return a run's state and what it was read from: its job in the queue, its newest attempt, its folder."""
+    """Return a run's state and the evidence for it: its queued job, its newest attempt, or its folder."""
     if job is not None:
         if not job.waits:
             return RUNNING, f"job {job.job_id} {job.state}"
@@ -178,19 +178,19 @@ def state_and_reason(folder: RunFolder, attempt: Attempt | None, job: QueuedJob 
         return STOPPED, "cancelled before it started"
     if attempt and (killed := killed_while_stopping(folder, attempt.number)):
         return FAILED, killed
-    return LOST, "it ended without a word" if attempt else "nothing has started it"
+    return LOST, "it ended without a record" if attempt else "it was never started"
 
 
 def planned_updates(plan: Mapping[str, Any]) -> int | None:
-    """Return the updates of the whole run, as plan.json has them once its ranks have met; None before."""
+    """Return the run's total number of updates from plan.json; None until its ranks have connected."""
     planned = records.mapping(plan, "length").get("total_updates")
     return planned if records.is_count(planned) and planned else None
 
 
 def seconds_left(training: Sequence[Row], total: int | None) -> float | None:
-    """Return the seconds of training that are left at the pace of the recent log lines, or None.
+    """Estimate the seconds left from the pace of the recent log lines; return None if that is not possible.
 
-    Evaluations and checkpoints between those lines are included.
+    The pace includes evaluations and checkpoints between those lines.
     """
     recent = [(row["update"], moment) for row in training[-RECENT_ROWS:] if (moment := number(row, "time")) is not None]
     if total is None or len(recent) < 2:
@@ -207,7 +207,7 @@ MOST_COLUMNS = 1000
 
 
 def show_status(output_path: str, *, as_json: bool) -> int:
-    """Print the runs in a folder with the jobs they wait or run in."""
+    """Print the runs in a folder, with their Slurm jobs."""
     queued, refusal = {}, None
     try:
         queued = queued_jobs()
@@ -218,9 +218,9 @@ def show_status(output_path: str, *, as_json: bool) -> int:
     except RequestError:
         if output_path != DEFAULT_FOLDER:
             raise
-        folders = []  # Before the first run there is no such folder, and nothing is wrong.
+        folders = []  # Before the first run, a missing folder is not an error.
     if refusal and any(job_of_run(folder) for folder in folders):
-        print(f"noether: {refusal}\nruns in jobs are shown from their folders alone", file=sys.stderr)
+        print(f"noether: {refusal}\nthe state of runs in jobs is inferred from their folders alone", file=sys.stderr)
     states = []
     for folder in folders:
         damaged: list[str] = []
@@ -234,7 +234,7 @@ def show_status(output_path: str, *, as_json: bool) -> int:
         print(f"no runs in {output_path}; noether train makes one")
     else:
         console, table = Console(None, speaks=True), status_table(states)
-        if not console.terminal.is_terminal:  # A program reads lines: one for each run, however long.
+        if not console.terminal.is_terminal:  # For programs: one line per run, however long.
             console.terminal.width = MOST_COLUMNS
         console.say(table)
     return ExitCode.DONE
@@ -263,9 +263,9 @@ def status_table(states: list[RunState]) -> Table:
 
 
 def place_aside(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return where a run's folder would be kept, RUN.replaced-1 or the next number; None where it holds no work.
+    """Return the path to move a run's folder to, RUN.replaced-1 or the next free number; None if it holds no work.
 
-    RequestError: an attempt is alive, or its host cannot be asked; or the run's job waits or runs.
+    RequestError: an attempt is or may be alive, or the run's job is waiting or running.
     """
     with refusals_told(folder.path):
         holder = read_attempt(folder)
@@ -289,16 +289,16 @@ def place_aside(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> P
 
 
 def is_own_attempt(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether what is in the folder was begun by an earlier attempt of this job; outside of a job that is taken so."""
+    """Return whether the folder's newest attempt belongs to this process's job; True outside a job."""
     job = job_of_task(environ)
     holder = read_attempt(folder)
     return job is None or (holder is not None and holder.job == job)
 
 
 def set_aside(folder: RunFolder, place: Path) -> None:
-    """Move a run's folder away, as `place_aside` has decided.
+    """Move a run's folder to the `place` that `place_aside` returned.
 
-    RequestError: another attempt has taken the run meanwhile; its folder stays where it is.
+    RequestError: another attempt has taken the run in the meantime; the folder stays where it is.
     """
     with refusals_told(folder.path):
         before = read_attempt(folder)
@@ -317,8 +317,8 @@ def _next_place(folder: RunFolder) -> Path:
 def _not_ended(folder: RunFolder, seen: str) -> RequestError:
     return RequestError(
         "run-not-ended",
-        f"the run {folder.path} has not ended, so it is not started over",
+        f"the run {folder.path} has not ended, so it cannot be started over",
         seen=seen,
-        expected="a run that nothing writes to",
+        expected="a run that no process writes to",
         fix=f"noether cancel {folder.path}      (it saves and exits; or run_id=ANOTHER_NAME)",
     )

@@ -1,4 +1,4 @@
-"""Records what a run's numbers depend on: image, lock, revision, versions, driver, host. No torch here."""
+"""Record what a run's numbers depend on: image, lock file, revision, versions, driver, host. No torch here."""
 
 import contextlib
 import json
@@ -24,14 +24,14 @@ from noether.common.process_defaults import IMAGE_RECORD
 
 RECORDED_PACKAGES = ("torch", "numpy", "scipy", "fire", "hydra-core", "pydantic", "safetensors")
 LEARNING = re.compile(r"noether\.(core|physics|training|checkpoints|launch\.process_group|launch\.batches)\b")
-"""Of our own code, what learns: samples, models and losses, the loop, the state that goes on, and how ranks share a
-batch and add. The rest starts, shows and watches a run; settings and data are compared by themselves."""
+"""Noether's modules that affect what is learned: samples, models, losses, the loop, saved state, and how ranks share
+a batch and add up results. The rest starts, shows and watches runs; settings and data are compared separately."""
 APPTAINER_LABELS = Path("/.singularity.d/labels.json")
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return what environment.json holds: `provenance`, and where and how this run was started."""
+    """Return the content of environment.json: `provenance`, and where and how this run was started."""
     return {
         **provenance(),
         "platform": platform.platform(),
@@ -44,9 +44,9 @@ def describe_environment() -> dict[str, Any]:
 
 @cache
 def provenance() -> dict[str, Any]:
-    """Return what a checkpoint must be able to say of the program that wrote it.
+    """Return the facts that a checkpoint records about the program that wrote it.
 
-    What is not to be had is None: no image, no driver, no revision.
+    Facts that are not available are None: no image, no driver, no revision.
     """
     source = Path(__file__).resolve().parents[2]
     lock = source / "constraints.txt"
@@ -64,16 +64,16 @@ def provenance() -> dict[str, Any]:
 
 
 def source_digests(own: Iterable[str]) -> dict[str, str]:
-    """Return a digest of the source of each module that learns and is imported here, by the module's name.
+    """Return a source digest of each imported module that may affect what is learned, by module name.
 
-    Those are ours of `LEARNING`, and of the user's, which dotted paths (`own`) name, all that lie in the same folder;
-    of an installed package its own. Each is read from where it was imported: a folder, a wheel or an archive.
+    Included are noether's modules that match `LEARNING`, the packages that dotted paths (`own`) name, and all packages
+    next to those, unless installed. The loader reads sources from folders, wheels and archives.
     """
     loaded = {name: getattr(module, "__dict__", {}).get("__spec__") for name, module in list(sys.modules.items())}
     specs = {name: spec for name, spec in loaded.items() if isinstance(spec, ModuleSpec)}
 
     def place(root: str) -> Path | None:
-        """The folder in which a module or a package lies; None: among installed ones."""
+        """Return the folder that holds a module or package; None if it is an installed one."""
         parts = specs[root].submodule_search_locations or [specs[root].origin or "nowhere"]
         folder = Path(next(iter(parts), "nowhere")).parent
         is_installed = folder.name in ("site-packages", "dist-packages") or folder == Path(sysconfig.get_path("stdlib"))
@@ -84,10 +84,10 @@ def source_digests(own: Iterable[str]) -> dict[str, str]:
     for name, spec in sorted(specs.items()):
         root, read = name.partition(".")[0], getattr(spec.loader, "get_data", None)
         is_users = root in roots or (bool(beside) and root != "noether" and root in specs and place(root) in beside)
-        if read and spec.origin and (is_users or LEARNING.match(name)):  # A built-in and a namespace have neither.
+        if read and spec.origin and (is_users or LEARNING.match(name)):  # Built-ins and namespace packages lack these.
             with contextlib.suppress(OSError):
                 content = read(spec.origin)
-                # Bytecode that has no source beside it begins with when that was written.
+                # The 16-byte header of a .pyc holds its source's modification time.
                 digests[name] = sha256(content[16:] if spec.origin.endswith(".pyc") else content).hexdigest()[:16]
     return digests
 
@@ -97,10 +97,10 @@ def image_record(
     labels: Path = APPTAINER_LABELS,
     sif: str | None = os.environ.get("APPTAINER_CONTAINER"),
 ) -> dict[str, Any] | None:
-    """Return what the image says of itself, or None outside of one.
+    """Return the image's record of itself, or None outside an image.
 
-    The build leaves the flavour, the revision and the lock. A docker image's digest is not known before it is made,
-    so it is there where the SIF was made from the image, or where NOETHER_IMAGE_DIGEST says it.
+    The build records flavour, revision and lock file. A docker image cannot contain its own digest, so the digest
+    comes from a SIF that was made from the image, or from NOETHER_IMAGE_DIGEST.
     """
     try:
         found: dict[str, Any] = json.loads(record.read_text())
@@ -110,12 +110,12 @@ def image_record(
     if digest is None:
         with contextlib.suppress(OSError, ValueError):
             label = json.loads(labels.read_text()).get("noether.image")
-            digest = None if label == "unknown" else label  # apptainer.def's own, where nobody said it.
+            digest = None if label == "unknown" else label  # apptainer.def's default.
     return {**found, "digest": digest, "sif": sif}
 
 
 def driver_version(path: Path = DRIVER_VERSION) -> str | None:
-    """Return the NVIDIA driver's version, without loading a library of its, or None without a driver."""
+    """Return the NVIDIA driver's version without loading its library; None if there is no driver."""
     with contextlib.suppress(OSError):
         found = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", path.read_text())
         return found[1] if found else None
@@ -123,7 +123,7 @@ def driver_version(path: Path = DRIVER_VERSION) -> str | None:
 
 
 def nccl_version(needs: Iterable[str]) -> str | None:
-    """Return the version of the NCCL wheel that is among a package's requirements; None where none is installed."""
+    """Return the version of the NCCL wheel among a package's requirements; None if it is not installed."""
     # The wheel's name carries the major version of CUDA.
     wheels = (re.match(r"nvidia-nccl-cu\d+", need) for need in needs)
     return next((_version(wheel[0]) for wheel in wheels if wheel), None)

@@ -1,10 +1,10 @@
-"""Decides whether a run is the user's own: code named in the settings of another user's run is not run unasked.
+"""Decide whether a run is the user's own. Code named in another user's settings runs only with the user's consent.
 
-A run that is started gets a mark, `started-by.json`: the folder in which it was started, where its code is looked for
-again, and a signature of that and of its settings for what is code of the user's own, with a key that only this user
-can read (`~/.local/state/noether/key`, or under XDG_STATE_HOME). Who owns a file proves
-nothing: a run that was copied or unpacked belongs to whoever did so. So without the key, as in a container with a home
-of its own, a run is trusted only if the user says so.
+Starting a run writes a mark, `started-by.json`. It holds the folder in which the run was started, where its code is
+looked up again, and a signature of that folder and of the settings sections that name custom code. The signing key
+is readable by this user alone (`~/.local/state/noether/key`, or under XDG_STATE_HOME). File ownership proves nothing:
+whoever copies or unpacks a run owns the files. So without the key, as in a container with a separate home directory,
+a run is trusted only if the user says so.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ MARK = "started-by.json"
 
 
 def mark_own(folder: RunFolder, config: RunConfig) -> None:
-    """Mark a run with these settings as started by this user; where no key can be kept, it is left without a mark.
+    """Mark a run with these settings as started by this user, if its settings name custom code.
 
-    Only runs that name code of their own need one.
+    If no key can be stored, leave the run without a mark.
     """
     key = _own_key(make=True) if config.own_code(submits=True) else None
     if key is not None:
@@ -47,15 +47,15 @@ def approved_code(
     trains: bool,
     submits: bool = False,
 ) -> GrantedCode:
-    """Return the dotted paths in the settings of a run that may be imported: `code_granted` takes them.
+    """Return the dotted paths in a run's settings that may be imported, to pass to `code_granted`.
 
-    They are looked for in the folder in which the run was started, if the user's own mark says which that is.
+    They are looked for in the folder in which the run was started, if a mark with the user's signature records it.
 
-    config: its settings as they are about to be built. written_in: the file that they were read from.
-    trust: whether the user has said that this run's code may run. fix: the words that say so; by default --trust.
-    trains: whether the run goes on training; else code that only trains, such as an optimiser, is not imported.
-    submits: whether it goes on in a job, which runs shell lines and an image too.
-    RequestError: the run names code, this user did not start it and does not trust it.
+    config: the settings, as they will be used. written_in: the file that they were read from.
+    trust: whether the user allows this run's code to run. fix: how to allow it; by default --trust.
+    trains: whether the run will train; otherwise training-only code, such as an optimiser, is left out.
+    submits: whether the run continues in a job, which also runs shell lines and an image.
+    RequestError: the run names code, and this user neither started the run nor trusts it.
     """
     code = config.own_code(trains=trains, submits=submits)
     why, place = _why_not_own(folder, config, written_in) if code else ("", "")
@@ -64,17 +64,17 @@ def approved_code(
             "untrusted-run",
             f"{folder.path.name} was not started by you, and names code that would run with your rights",
             seen=f"{', '.join(f'{setting}={path}' for path, setting in code.items())} in {written_in}; {why}",
-            expected="a run that you have started, or settings that you have read",
+            expected="a run that you started, or settings that you have read",
             fix=fix or f"--trust      (after reading {written_in.name}; trust=True in Python)",
         )
     granted = GrantedCode(code)
-    with contextlib.suppress(OSError):  # A folder that is gone may have been made anew by somebody else.
+    with contextlib.suppress(OSError):  # Somebody else may have recreated a deleted folder.
         granted.folder = place if os.stat(place).st_uid == os.getuid() else ""
     return granted
 
 
 def _why_not_own(folder: RunFolder, config: RunConfig, written_in: Path) -> tuple[str, str]:
-    """Return why the run is not taken for the user's own, or "" and the folder in which it was started."""
+    """Return why the run does not count as the user's own ("" if it does), and the folder in which it was started."""
     owner = written_in.lstat().st_uid
     if owner != os.getuid():
         return f"the file belongs to user {owner}", ""
@@ -83,11 +83,11 @@ def _why_not_own(folder: RunFolder, config: RunConfig, written_in: Path) -> tupl
         return "this user has no key that could have signed it", ""
     try:
         mark = json.loads(read_plain(folder.path / MARK))
-        signature, place = str(mark["signature"]), str(mark.get("folder", ""))  # Earlier versions kept no folder.
+        signature, place = str(mark["signature"]), str(mark.get("folder", ""))  # Earlier versions recorded no folder.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"there is no {MARK} of yours", ""
     fits = hmac.compare_digest(signature.encode(), _signature(key, config, place).encode())
-    return ("", place) if fits else (f"{MARK} does not fit the settings", "")
+    return ("", place) if fits else (f"{MARK} does not match the settings", "")
 
 
 def _signature(key: bytes, config: RunConfig, place: str) -> str:
@@ -106,7 +106,7 @@ def _own_key(*, make: bool) -> bytes | None:
             with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(secrets.token_bytes(32))
             with contextlib.suppress(FileExistsError):
-                os.link(partial, path)  # Of several starts at once, the first one's key stays.
+                os.link(partial, path)  # If several processes make a key at once, the first key wins.
             partial.unlink()
         facts = path.lstat()
         if stat.S_ISREG(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o077:

@@ -47,7 +47,7 @@ def test_any_harm_to_any_file_is_seen(name: str, harm: str, tmp_path) -> None:
 
 
 HARMED = {
-    "another-content": (lambda newest: (newest / "model.bin").write_text("other"), "model.bin has another SHA-256"),
+    "another-content": (lambda newest: (newest / "model.bin").write_text("other"), "model.bin has a different SHA-256"),
     "no-meta-data": (lambda newest: (newest / "meta.json").unlink(), "meta.json cannot be read"),
     "a-copy": (lambda newest: copy_over(newest.with_name("update-000000001"), newest), ""),
 }
@@ -201,7 +201,7 @@ def test_every_bit_of_the_meta_data_counts(tmp_path) -> None:
     checkpoint = write(tmp_path, 1, metric=0.5)
     path = checkpoint.path / "meta.json"
     path.write_text(path.read_text().replace('"metric": 0.5', '"metric": 0.4'))
-    assert "another SHA-256" in str(checkpoint.damage())
+    assert "its SHA-256 does not match" in str(checkpoint.damage())
 
 
 def test_a_checkpoint_put_aside_for_one_that_never_came_gets_its_name_back(tmp_path) -> None:

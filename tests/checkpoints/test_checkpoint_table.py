@@ -100,7 +100,7 @@ def test_a_damaged_one_is_named_and_the_exit_code_says_so(folder, noether) -> No
     listed = noether("checkpoints", str(folder.path))
     assert (listed.code, "not read" in listed.out) == (0, True), listed.out
     done = noether("checkpoints", str(folder.path), "--verify")
-    assert (done.code, "w.bin has another SHA-256 than when it was written" in done.out) == (1, True), done.out
+    assert (done.code, "w.bin has a different SHA-256 than when it was written" in done.out) == (1, True), done.out
 
 
 MISTAKES = {"--keep 1": "--prune --keep 1", "--yes": "--prune --keep 1"}

@@ -38,7 +38,7 @@ def test_a_file_of_weights_will_do(tmp_path: Path) -> None:
     save_file({"weight": torch.ones(2, 3), "bias": torch.ones(5)}, tmp_path / "w.safetensors")
     model = nn.Linear(3, 2)
     found = load_initial(model, named_weights(str(tmp_path / "w.safetensors")))
-    assert ("1 of 2 tensors" in found[0], found[1].endswith("differ: bias 5 → 2")) == (True, True)
+    assert ("1 of 2 tensors" in found[0], found[1].endswith("differ): bias 5 → 2")) == (True, True)
     assert torch.equal(model.weight.detach(), torch.ones(2, 3))
 
 

@@ -208,7 +208,7 @@ def test_a_flipped_byte_in_a_checkpoint_is_seen_and_the_one_before_is_taken(noet
     flip_a_byte(newest.path / "optimizer.safetensors", rng)
     folder.result.unlink()
     again = noether("train", *words, cwd=OWN, **PATHS, code=0)
-    assert f"{newest.path.name} is skipped: optimizer.safetensors has another SHA-256" in again.out
+    assert f"{newest.path.name} is skipped: optimizer.safetensors has a different SHA-256" in again.out
     assert f"after update {before.updates}" in again.out
     assert final_hashes(folder) == undisturbed
     for checkpoint in list_checkpoints(folder.checkpoints):

@@ -148,7 +148,7 @@ def test_a_start_that_comes_too_late_leaves_the_run_to_the_one_that_has_it(momen
     else:
         act = "this_process" if moment == "after-its-look" else "write_record"
         monkeypatch.setattr(lease_module, act, first_newer(getattr(lease_module, act)))
-    with pytest.raises(FencedError, match="has begun while this one prepared"):
+    with pytest.raises(FencedError, match="started while this one was preparing"):
         take_lease(folder, {}, after=after)
     holder = read_attempt(folder)
     assert holder.id == takers[0].own.id
@@ -211,7 +211,7 @@ def test_an_older_start_learns_from_either_file_that_it_has_lost_the_run(folder)
 GONE = {
     "moved": (lambda run: run.rename(run.with_name("moved")), "runs/run is now .*runs/moved\n.*\n.*resume=.*/moved$"),
     "moved-with-the-folder-above": (lambda run: run.parent.rename(run.parents[1] / "old"), "runs is now .*old/run\n"),
-    "removed": (shutil.rmtree, "is gone, or another\n.*\n.*move it back, then noether train resume="),
+    "removed": (shutil.rmtree, "is gone, or replaced\n.*\n.*move it back, then noether train resume="),
     "another-in-its-place": (lambda run: run.rename(run.with_name("moved")).with_name("run").mkdir(), "now .*moved\n"),
     "its-disk-away": (lambda run: run.rename(run.with_name("moved")), "its disk"),
 }
@@ -247,7 +247,7 @@ def test_a_run_that_is_renamed_while_it_trains_ends_and_is_found_again(start, no
     assert running.wait(timeout=30) == 1
     assert not (tmp_path / "old").exists()
     begun = noether(*words, "run_id=old", "trainer.max_updates=2", code=0).out
-    assert f"resume={tmp_path / 'new'} goes on with it" in " ".join(begun.split()), begun
+    assert f"resume={tmp_path / 'new'} resumes it" in " ".join(begun.split()), begun
     assert "would go on from" in noether(*words, "run_id=new", "trainer.max_updates=3000", "--dry-run", code=0).out
 
 

@@ -14,9 +14,9 @@ LINES = records.rows_text(ROWS).encode().splitlines(keepends=True)
 DAMAGES = {
     "one-flipped-bit-in-a-records.number": (LINES[1].replace(b'"loss": 0.5', b'"loss": 0.7'), "CRC-32"),
     "not-utf-8": (b"\xff" + LINES[1], "utf-8"),
-    "a-records.number": (b"3\n", "an object should be"),
-    "a-list": (b"[]\n", "an object should be"),
-    "null": (b"null\n", "an object should be"),
+    "a-records.number": (b"3\n", "instead of an object"),
+    "a-list": (b"[]\n", "instead of an object"),
+    "null": (b"null\n", "instead of an object"),
     "nested": (b'{"a":' * 100_000 + b"\n", "nested"),
     "cut-in-the-middle": (LINES[1][:20] + b"\n", "Expecting property"),
     "zeros": (bytes(30) + b"\n", "Expecting value"),

@@ -92,7 +92,7 @@ def test_settings_that_were_changed_since_are_not(home: Path, tmp_path: Path) ->
     folder = run_with(tmp_path, CODE)
     mark_own(folder, CODE)
     folder.config.write_text(dump_config(validate(settings_of({"kind": "os.system", "command": "rm -r /"}))))
-    with refusal(seen="does not fit"):
+    with refusal(seen="does not match"):
         approved(folder)
 
 

@@ -56,7 +56,7 @@ def test_own_components_train_evaluate_and_report(devices: str, noether, tmp_pat
         OWN.replace("layer = nn.Linear(width, 1)", "layer = nn.Linear(width, 1, bias=False)")
     )
     changed = noether("evaluate", "runs/lines", cwd=tmp_path)
-    assert "fix       Linear of own as it was then" in changed.err
+    assert "fix       Linear of own as it was at that time" in changed.err
 
 
 NORMALISED = """

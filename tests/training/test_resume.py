@@ -113,7 +113,7 @@ def test_a_checkpoint_of_another_model_is_refused_in_words(train, noether, tmp_p
     words = ["train", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=small", "resume=auto"]
     refused = noether(*words, "trainer.max_updates=6", "model.dim=48")
     assert refused.code == ExitCode.REQUEST, refused.err
-    assert "model.dim: 32 → 48   another model cannot take these weights" in refused.err
+    assert "model.dim: 32 → 48   these weights do not fit another model" in refused.err
     assert "resume=null run_id=ANOTHER_NAME" in refused.err
     done = noether(*words, "trainer.max_updates=6", "model.dim=48", "accept_changes=[model]")
     assert (done.code, "was written by another model" in done.err) == (ExitCode.REQUEST, True), done.err

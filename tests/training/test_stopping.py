@@ -185,7 +185,7 @@ def test_a_stop_during_a_long_first_update_is_said_at_once_and_its_kill_at_the_n
     assert time.monotonic() - sent < 5
     process.kill()
     process.wait(timeout=30)
-    killed = r"attempt 1 was asked to stop \(SIGTERM, 20.*\) and killed in update 1: nothing of that could be saved"
+    killed = r"attempt 1 was asked to stop \(SIGTERM, 20.*\) and killed in update 1, which could not be saved"
     assert re.search(killed, noether("status", "--output-path", str(tmp_path), "--json").out)
     assert re.search(f"before {killed}", finish("run", f"devices={devices}", "trainer.max_updates=2"))
 

@@ -46,7 +46,7 @@ STATES = {
     "elsewhere": ({"host": "node7"}, 5, "running", "node7"),
     "elsewhere-and-silent": ({"host": "node7"}, LEAST_PATIENCE_S + 5, "silent", "node7"),
     "elsewhere-failed": ({"host": "node7", "exit_code": 1}, 5, "failed", "exit code 1"),
-    "died-here": ({"host": HERE}, 5, "lost", "without a word"),
+    "died-here": ({"host": HERE}, 5, "lost", "without a record"),
     "submitted": (None, 5, "waiting", "job 17"),
 }
 

@@ -1,1 +1,1 @@
-"""The page of a run, its tables, charts and pictures, from the files of its folder."""
+"""The report page of a run, with its tables, charts and pictures, made from the files in the run folder."""

@@ -1,4 +1,4 @@
-"""Pictures of single samples: prediction, truth and error beside each other."""
+"""Pictures of single samples: prediction, truth and error side by side."""
 
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,21 +24,21 @@ from noether.runs.report.elements import absent, axis_name, fill, of_files
 from noether.runs.report.numbers import TICK_STEPS, Array, tick_labels
 from noether.runs.report.run import ReportedRun
 
-VALUE_MAP = "viridis"  # perceptually uniform, and readable without red-green vision
-MOST_LETTERS = 24  # of all ticks under a scale of errors, the narrower one
-ERROR_MAP = "RdBu_r"  # ColorBrewer's colour-blind safe diverging scheme, white at 0
+VALUE_MAP = "viridis"  # Perceptually uniform, and readable without red-green vision.
+MOST_LETTERS = 24  # Most letters in all tick labels that fit under the scale of errors, which is the narrower one.
+ERROR_MAP = "RdBu_r"  # ColorBrewer's colour-blind safe diverging scheme, white at 0.
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A colour scale: limits in the field's unit, and the colour map. Values beyond take the end colours."""
+    """A colour scale: limits in the field's unit, and the colour map. Values beyond the limits take the end colours."""
 
     low: float
     high: float
     colour_map: str
 
     def tick_labels(self) -> list[tuple[float, str]]:
-        """Each round value between the limits: its place between 0 and 1, and its text. Fewer, where texts are long."""
+        """Return the place (0 to 1) and text of each round value between the limits; return fewer if texts are long."""
         width, labels = self.high - self.low, []
         for most in (5, 3):
             every = MaxNLocator(most, steps=TICK_STEPS).tick_values(self.low, self.high)
@@ -49,16 +49,16 @@ class Scale:
         return labels
 
     def gradient(self, stops: int = 17) -> list[str]:
-        """Hex colours from the low end to the high one."""
+        """Return hex colours from the low end to the high end."""
         colours = matplotlib.colormaps[self.colour_map](np.linspace(0, 1, stops))
         return ["#" + "".join(f"{round(255 * part):02x}" for part in colour[:3]) for colour in colours]
 
 
 def value_scale(truths: Sequence[Array], predictions: Sequence[Array]) -> Scale:
-    """One scale for fields of any shape: it holds at least 99 % of the values of each truth.
+    """Return one scale for fields of any shape, which covers at least 99 % of the values of each truth.
 
-    A few extreme points at edges would otherwise leave all others in a single colour. Predictions widen it by a
-    sixth at most, so that a wild one does not hide the truth.
+    Otherwise a few extreme points at edges would leave all others in a single colour. Predictions widen the scale by
+    at most a sixth at each end, so that a wild prediction does not hide the truth.
     """
     limits = _percentiles(truths, (0.5, 99.5))
     low, high = float(limits[:, 0].min()), float(limits[:, 1].max())
@@ -69,32 +69,32 @@ def value_scale(truths: Sequence[Array], predictions: Sequence[Array]) -> Scale:
 
 
 def error_scale(errors: Sequence[Array]) -> Scale:
-    """One scale for errors, symmetric about 0: it holds at least 99 % of the errors of each field."""
+    """Return one scale for errors, symmetric about 0, which covers at least 99 % of the errors of each field."""
     reach = float(_percentiles([np.abs(error) for error in errors], (99.0,)).max())
     return Scale(-(reach or 1.0), reach or 1.0, ERROR_MAP)
 
 
 def _percentiles(fields: Sequence[Array], shares: Sequence[float]) -> Array:
-    """Percentiles (fields, shares) of the finite values of each field; fields without any are left out."""
+    """Return percentiles (fields, shares) of each field's finite values; leave out fields without any."""
     finite = [field[np.isfinite(field)] for field in fields]
     rows = [np.percentile(values, shares) for values in finite if values.size]
     return np.array(rows) if rows else np.ones((1, len(shares)))
 
 
-BODY_GREY, OUTLINE_GREY = "#a9b1b9", "#6f7a85"  # legible on both themes
-QUALITY = 90  # of WebP: a fifth of a PNG's size, and a mean difference of 0.9 of 255 levels
-METHOD = 1  # of WebP, 0 to 6: half the time of 4, which makes files a fifth smaller
-PIXEL_RATIO = 2  # pixels of the picture per grid pixel, for high-density screens
-CONTOURS = 9  # lines of equal value, by which shapes of fields are compared more easily than by colour alone
+BODY_GREY, OUTLINE_GREY = "#a9b1b9", "#6f7a85"  # Legible on both themes.
+QUALITY = 90  # WebP quality: a fifth of a PNG's size, and a mean difference of 0.9 of 255 levels.
+METHOD = 1  # WebP method, 0 to 6: takes half the time of method 4, whose files are a fifth smaller.
+PIXEL_RATIO = 2  # Picture pixels per grid pixel, for high-density screens.
+CONTOURS = 9  # Number of contour lines, which make fields easier to compare than colour alone.
 
 
 def field_picture(view: views.View, values: Array, scale: Scale) -> bytes:
-    """Return a WebP picture of values (N,) at the view's points, in the scale's colours, on a transparent ground."""
+    """Return a WebP picture of values (N,) at the view's points in the scale's colours, on a transparent background."""
     return next(field_pictures(view, [(values, scale)]))
 
 
 def field_pictures(view: views.View, shown: Iterable[tuple[Array, Scale]]) -> Iterator[bytes]:
-    """Yield a picture of each of the values; what the view alone decides is set up once."""
+    """Yield a picture of each pair of values and scale; set up the parts that depend on the view alone once."""
     frame = view.frame
     rows, columns = frame.grid_shape
     figure = Figure(figsize=(columns / 100, rows / 100), dpi=100 * PIXEL_RATIO)
@@ -113,7 +113,7 @@ def field_pictures(view: views.View, shown: Iterable[tuple[Array, Scale]]) -> It
 
 
 def _add_surroundings(axes: Axes, view: views.View) -> AxesImage:
-    """What is the same in all pictures of a view; returns the image that takes the values."""
+    """Draw the parts common to all pictures of a view; return the image that will show the values."""
     frame = view.frame
     placed: dict[str, Any] = {"extent": frame.extent, "origin": "lower", "aspect": "auto", "interpolation": "bilinear"}
     if view.shadow is not None:
@@ -125,7 +125,7 @@ def _add_surroundings(axes: Axes, view: views.View) -> AxesImage:
         start, end = ((float(x), float(y)) for x, y in view.wind)
         axes.annotate("", end, start, arrowprops={**arrow, "shrinkA": 0, "shrinkB": 0})
     image = axes.imshow(np.zeros(frame.grid_shape), **placed)
-    # Added as artists: as patches they would be measured, for limits of the axes that are set below.
+    # add_artist, not add_patch, which would measure the patch for axis limits that are set below anyway.
     if view.clip is not None:
         image.set_clip_path(view.clip, axes.transData)
         axes.add_artist(PathPatch(view.clip, fill=False, edgecolor=OUTLINE_GREY, linewidth=0.6))
@@ -139,7 +139,7 @@ def _add_surroundings(axes: Axes, view: views.View) -> AxesImage:
 
 
 def _contours(axes: Axes, view: views.View, grid: Array, scale: Scale) -> QuadContourSet | None:
-    """Lines of equal value within the clip; None where the view has none, or no line falls within the values."""
+    """Draw contour lines within the clip; return None if the view has no clip, or no line falls within the values."""
     levels = np.linspace(scale.low, scale.high, CONTOURS + 2)[1:-1]
     levels = levels[(np.nanmin(grid, initial=np.inf) < levels) & (levels < np.nanmax(grid, initial=-np.inf))]
     if view.clip is None or scale.colour_map != VALUE_MAP or not levels.size:
@@ -151,12 +151,12 @@ def _contours(axes: Axes, view: views.View, grid: Array, scale: Scale) -> QuadCo
 
 
 class NothingToDraw(ValueError):
-    """A field whose samples cannot be drawn; the text says why, as a sentence."""
+    """The samples of a field cannot be drawn; the text is a sentence that says why."""
 
 
 @dataclass(frozen=True)
 class DrawnCase:
-    """One field of one sample: points (N, 3), what is drawn of prediction and truth (N,), and its labels."""
+    """One field of one sample: points (N, 3), drawn values of prediction and truth (N,), and labels."""
 
     label: str
     sample: str
@@ -170,12 +170,12 @@ class DrawnCase:
 
     @property
     def error(self) -> Array:
-        """Prediction − truth (N,)."""
+        """The error (N,): prediction − truth."""
         return self.prediction - self.truth
 
     @property
     def largest_error(self) -> float | None:
-        """Its largest magnitude; None where some is not finite."""
+        """The largest magnitude of the error; None if some error is not finite."""
         return float(np.abs(self.error).max()) if self.error.size and np.isfinite(self.error).all() else None
 
 
@@ -183,8 +183,8 @@ class DrawnCase:
 class FieldCases:
     """One field of the samples that an evaluation kept, with what all its pictures share.
 
-    quantity: what is drawn of several components; "" of one. values, errors: the colour scales.
-    axes: which of the files' axes points to the right, and which up.
+    quantity: the drawn quantity, if the field has several components; otherwise "". values, errors: the colour scales.
+    axes: the axis of the files that points to the right, and the one that points up.
     """
 
     name: str
@@ -200,7 +200,7 @@ class FieldCases:
 
     @property
     def seen(self) -> str:
-        """How the pictures show the cases, in words."""
+        """A caption that describes the view in the pictures."""
         (across, up), lines = self.axes, " White lines join equal values."
         if self.space.flat:
             right = f"the wind ({across})" if self.space.wind else across
@@ -216,7 +216,7 @@ class FieldCases:
         return f"The {plane}, {right}, {up} up, interpolated between the points on either side of it.{grey}"
 
     def view(self, case: DrawnCase) -> views.View:
-        """Return how a case becomes a picture; raise as `flat_view`, `surface_view` and `section_view`."""
+        """Return the view of a case; raise as `flat_view`, `surface_view` and `section_view` do."""
         if self.space.flat:
             return views.flat_view(case.points, self.frame)
         if self.on_surface:
@@ -233,7 +233,7 @@ class FieldCases:
 
 
 def cases_section(run: ReportedRun) -> Markup:
-    """Pictures of each field of the samples that the evaluation kept, on scales they share."""
+    """Return pictures of each field of the samples that the evaluation kept, on shared scales."""
     if not run.meta.get("cases"):
         return absent(run, "test.npz", "no fields of single samples were kept")
     shown: list[tuple[str, FieldCases | None, str]] = []
@@ -246,10 +246,10 @@ def cases_section(run: ReportedRun) -> Markup:
 
 
 def _pictures(field: FieldCases, case: DrawnCase) -> tuple[str, list[tuple[str, str]]]:
-    """Why a case is not drawn, and its pictures, by their titles, in base64."""
+    """Return the reason why a case is not drawn ("" if it is), and its pictures as (title, base64) pairs."""
     try:
         view = field.view(case)
-    except QhullError:  # whose text is a page of its own terms
+    except QhullError:  # Its own text is a page of Qhull jargon.
         return "too few points, or all in a plane", []
     except ValueError as problem:
         return str(problem), []
@@ -294,7 +294,7 @@ def _case(run: ReportedRun, k: int, name: str, space: views.Space) -> DrawnCase 
 
 
 def _magnitude(values: Array) -> Array:
-    """What a picture shows of a field (N, C): its only channel, or the vectors' lengths."""
+    """Return the drawn values (N,) of a field (N, C): its only channel, or the norm over channels."""
     values = values.reshape(len(values), -1)
     return values[:, 0] if values.shape[1] == 1 else np.asarray(np.linalg.norm(values, axis=1))
 
@@ -307,7 +307,7 @@ def _on_surface(run: ReportedRun, name: str) -> bool:
 
 
 def field_cases(run: ReportedRun, name: str) -> FieldCases:
-    """Return a field of the samples that the evaluation kept, ready to be drawn.
+    """Return a field of the samples that the evaluation kept, ready to draw.
 
     NothingToDraw: no sample was kept, or its points are not in three dimensions.
     """

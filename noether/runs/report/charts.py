@@ -1,4 +1,4 @@
-"""The charts of the report, as SVG in the page's colours, with text that stays text. No pyplot."""
+"""The charts of the report, as SVG in the page's colours; text stays text. No pyplot."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,26 +21,26 @@ from noether.runs.report.palette import COLOURS
 
 
 class TickLabels(Formatter):
-    """Labels of an axis: plain or as percentages, each for itself on a log axis, else with common decimals."""
+    """Formatter of axis labels, plain or in percent. All have the same number of decimals, except on a log axis."""
 
     def __init__(self, *, ratio: bool = False, log: bool = False) -> None:
         self.ratio, self.log = ratio, log
 
     def format_ticks(self, values: Any) -> list[str]:
-        """The labels of all ticks of an axis."""
+        """Return the labels of all ticks of an axis."""
         numbers = [float(f"{100 * value if self.ratio else value:.9g}") for value in values]
         labels = [tick_labels([value])[0] for value in numbers] if self.log else tick_labels(numbers)
         return [f"{label}\u202f%" for label in labels] if self.ratio else labels
 
 
 def chart_style(name: str) -> Any:
-    """Settings of all charts; the name makes the ids inside one SVG differ from those of the others."""
+    """Return the settings of a chart; the name makes the ids inside its SVG differ from other charts'."""
     return matplotlib.rc_context(
         {
             "svg.fonttype": "none",
             "svg.hashsalt": name,
-            "text.parse_math": False,  # a dollar sign in a unit or a name is one
-            "font.family": "DejaVu Sans",  # comes with matplotlib and is wide, so that no system font overflows
+            "text.parse_math": False,  # A dollar sign in a unit or a name is literal.
+            "font.family": "DejaVu Sans",  # Comes with matplotlib, and so wide that no system font overflows.
             "font.size": 9.5,
             "axes.edgecolor": paint("line"),
             "axes.labelcolor": paint("muted"),
@@ -61,7 +61,7 @@ def chart_style(name: str) -> Any:
 
 
 def chart_axes(width: float = 6.0, height: float = 2.7) -> tuple[Figure, Axes]:
-    """A figure, in inches, with its axes."""
+    """Return a figure of this size, in inches, and its axes."""
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(axis="x", visible=False)
@@ -69,12 +69,12 @@ def chart_axes(width: float = 6.0, height: float = 2.7) -> tuple[Figure, Axes]:
 
 
 def paint(name: str) -> str:
-    """The light colour, by which `svg_element` knows the CSS variable to put in its place."""
+    """Return the light colour of this name, which `svg_element` replaces with its CSS variable."""
     return COLOURS[name][0]
 
 
 def svg_element(figure: Figure) -> Markup:
-    """The figure as an SVG element for a page: scales with its column, and takes the page's type and colours."""
+    """Return the figure as an SVG element that scales with its column and takes the page's fonts and colours."""
     raw = StringIO()
     figure.savefig(
         raw, format="svg", transparent=True, dpi=200, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -84,23 +84,23 @@ def svg_element(figure: Figure) -> Markup:
     size = re.search(r'viewBox="[^"]*"', text)
     assert size is not None
     text = f'<svg {size[0]} role="img">' + text[text.index(">") + 1 :]
-    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # would style the whole page
+    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # It would style the whole page.
     text = re.sub(r'<g id="[^"]*"', "<g", text)
     text = text.replace("xlink:href", "href").replace("; font-family: 'DejaVu Sans'", "")
     text = re.sub(r"\s*\n\s*", " ", text)
     for colour, (light, _) in COLOURS.items():
         text = text.replace(light, f"var(--{colour})")
-    return Markup(text)  # Matplotlib has escaped what it wrote
+    return Markup(text)  # Matplotlib has escaped its texts.
 
 
 def round_ticks(axis: Axis, most: int, *, ratio: bool = False, whole: bool = False) -> None:
-    """At most so many round ticks, at whole numbers alone where asked for."""
+    """Set at most about `most` round ticks; `whole`: at whole numbers only."""
     axis.set_major_locator(MaxNLocator(most, integer=whole, steps=[1, 2, 5, 10] if whole else TICK_STEPS))
     axis.set_major_formatter(TickLabels(ratio=ratio))
 
 
 def log_ticks(axes: Axes, values: Array, *, ratio: bool) -> None:
-    """A log y axis over positive values, with round ticks that are few enough to be read."""
+    """Make y a log axis over positive values, with few enough round ticks to be legible."""
     low, high = float(values.min()), float(values.max())
     margin = max((high / low) ** 0.06, 1.05)
     low, high = low / margin, high * margin
@@ -114,12 +114,12 @@ def log_ticks(axes: Axes, values: Array, *, ratio: bool) -> None:
 
 
 BUCKETS = 200
-"""Of a long line, of each of which the lowest and the highest value are drawn."""
+"""Number of buckets in a long line; the lowest and the highest value of each are drawn."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart: x and y (n,), a colour of COLOURS, dashed or not; `points` adds a mark per value."""
+    """One line of a chart: x and y (n,), and a colour of COLOURS; `points` marks each value."""
 
     label: str
     x: Array
@@ -130,16 +130,16 @@ class Series:
 
 
 def drawable(y: Array, *, log: bool) -> NDArray[np.bool_]:
-    """Which values (n,) of a line `curves` draws."""
+    """Return which values (n,) of a line `curves` can draw."""
     return np.isfinite(y) & (y > 0) if log else np.isfinite(y)
 
 
 def curves(
     name: str, series: Sequence[Series], *, log: bool, ratio: bool, last_update: float, updates_per_epoch: float | None
 ) -> Markup:
-    """SVG of lines that have something to draw against updates, with epochs on top where their length is known.
+    """Return an SVG of lines over updates, with an axis of epochs on top if `updates_per_epoch` is known.
 
-    Values that are not finite, or not positive on a log axis, are gaps.
+    Each line must have a drawable value. Values that are not finite, or not positive on a log axis, become gaps.
     """
     with chart_style(name):
         figure, axes = chart_axes()
@@ -159,7 +159,7 @@ def curves(
 
 
 def _draw_line(axes: Axes, line: Series, log: bool) -> Array:
-    """Draw a line; return its finite values."""
+    """Draw a line; return its drawable values."""
     y = np.where(drawable(line.y, log=log), line.y, np.nan)
     x, shown = thinned(line.x, y, BUCKETS)
     dense = len(x) > 60
@@ -188,7 +188,7 @@ def _add_epochs(axes: Axes, length: float) -> None:
 
 
 def time_strip(updates: Array, shares: Mapping[str, Array]) -> Markup:
-    """SVG of the shares of bands (n,), by their colours, in the time up to each update, stacked."""
+    """Return an SVG of stacked bands: shares (n,), by colour, of the time up to each update."""
     with chart_style("time-strip"):
         figure, axes = chart_axes()
         edges = [2 * updates[0] - updates[1] if len(updates) > 1 else 0.0, *updates]
@@ -203,10 +203,10 @@ def time_strip(updates: Array, shares: Mapping[str, Array]) -> Markup:
 
 
 def parity(name: str, truth: Array, prediction: Array, floor: Array | None, unit: str, lines: Sequence[str]) -> Markup:
-    """SVG of predictions (S,) against truths (S,) in a unit, with the line of equality.
+    """Return an SVG of predictions (S,) against truths (S,) in a unit, with the line of equality.
 
-    floor (S,): what the scalar's own formula makes of the true field, as rings; its distance from the line is
-    error that no model can undo. lines: text written into the empty upper corner.
+    floor (S,): the scalar's formula applied to the true field, drawn as rings; their distance from the line is error
+    that no model can undo. lines: text for the empty upper corner.
     """
     with chart_style(name):
         figure, axes = chart_axes(width=4.5, height=4.3)
@@ -237,7 +237,7 @@ def parity(name: str, truth: Array, prediction: Array, floor: Array | None, unit
 
 
 def calibration_curve(name: str, promised: Array, covered: Array, stray: Array) -> Markup:
-    """SVG of the covered share (L,) against the promised one (L,), both of 1; stray (L,): what chance allows."""
+    """Return an SVG of covered against promised shares (L,), 0 to 1; stray (L,): deviation expected by chance."""
     with chart_style(name):
         figure, axes = chart_axes()
         low, high = np.maximum(promised - stray, 0), np.minimum(promised + stray, 1)
@@ -251,7 +251,7 @@ def calibration_curve(name: str, promised: Array, covered: Array, stray: Array) 
 
 
 def error_histogram(name: str, edges: Array, counts: Array, unit: str) -> Markup:
-    """SVG of the share of points by error: edges (B+1,) in the field's unit, counts (B,). Log scale."""
+    """Return an SVG of the share of points by error, log scale; edges (B+1,) in the field's unit, counts (B,)."""
     with chart_style(name):
         figure, axes = chart_axes()
         share = counts / max(counts.sum(), 1)
@@ -271,7 +271,7 @@ def error_histogram(name: str, edges: Array, counts: Array, unit: str) -> Markup
 
 
 def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
-    """SVG of the cases' relative errors (S,) in rising order, with the first of each mark named."""
+    """Return an SVG of the cases' relative errors (S,) in rising order; label the first of each kind of mark."""
     with chart_style(name):
         figure, axes = chart_axes()
         order = np.argsort(values, kind="stable")
@@ -285,15 +285,15 @@ def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
                 continue
             x, y = place[rank[0]], values[sample]
             axes.scatter([x], [y], s=30, facecolors="none", edgecolors=paint("second"), linewidths=1.3, zorder=3)
-            # The second and third worst lie so close to the worst that their names would overlap.
+            # The second and third worst are so close to the worst that their labels would overlap.
             if label and label not in named:
                 named.add(label)
-                # The points rise to the right, so that there is room above to the left.
+                # The points rise to the right, so there is room at the upper left.
                 off, side = ((-6, 5), "right") if x > 0.2 * len(order) else ((-2, 10), "left")
                 axes.annotate(label, (x, y), off, textcoords="offset points", ha=side, color=paint("second"))
         top = float(values[order].max()) if order.size else 1.0
         axes.set_ylim(0, top * 1.12 or 1)
         round_ticks(axes.yaxis, 5, ratio=True)
         round_ticks(axes.xaxis, 6, whole=True)
-        axes.set_xlabel("cases, in the order of their error")
+        axes.set_xlabel("cases, in order of their error")
         return svg_element(figure)

@@ -1,4 +1,4 @@
-"""Fills the templates of the page, which escape what they show; names and numbers are written by filters."""
+"""Fill the page's templates, which escape their content and format names and numbers with filters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ from noether.runs.report.run import ReportedRun
 
 
 def in_words(name: str) -> str:
-    """A name from a configuration or a file, as words."""
+    """Turn a name from a configuration or a file into words."""
     return name.replace("_", " ")
 
 
 def heading(name: str) -> str:
-    """A name as a heading."""
+    """Turn a name into a heading."""
     words = in_words(name)
     return words[:1].upper() + words[1:]
 
 
 def full_stop(text: str) -> str:
-    """A text as a sentence: a capital at the start, one full stop at the end."""
+    """Turn a text into a sentence: a capital at the start, one full stop at the end."""
     return text[:1].upper() + text[1:].rstrip(".") + "."
 
 
@@ -50,9 +50,9 @@ for _filter in (
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart under its title and a line of words; without a drawing, the words say why.
+    """A chart with its title and a line of text; without a drawing, the text says why there is none.
 
-    keys: label, colour and kind ("dashed", "dot", "ring" or "") of what is drawn.
+    keys: the legend: label, colour and kind ("dashed", "dot", "ring" or "") of each entry.
     """
 
     title: str
@@ -62,36 +62,36 @@ class Chart:
 
 
 def fill(template: str, **content: Any) -> Markup:
-    """Return a template filled with content, of which all but Markup is escaped."""
+    """Fill a template with content, and escape all content that is not Markup."""
     return Markup(TEMPLATES.get_template(template).render(content))
 
 
 def charts(shown: Sequence[Chart], *, note: str = "") -> Markup:
-    """A section of charts beside each other, after a note of what is missing."""
+    """Return charts side by side, below an optional note of what is missing."""
     return fill("charts.html", shown=shown, note=note)
 
 
 def absent(run: ReportedRun, file: str, consequence: str) -> Markup:
-    """A paragraph that says why a section is empty: what is wrong with its file, and the consequence."""
+    """Return a paragraph that says why a section is empty: what is wrong with its file, and the consequence."""
     trouble = run.troubles.get(file)
     return fill("absent.html", text=f"{trouble}: {consequence}." if trouble else full_stop(consequence))
 
 
 def of_files(space: Mapping[str, Any]) -> Array:
-    """Return the matrix (3, 3) that turns a vector of the data set's files into the model's axes."""
+    """Return the matrix (3, 3) that rotates a vector from the axes of the data set's files to the model's."""
     return np.asarray(mapping(space, "files").get("rotation", np.eye(3)), np.float64)
 
 
 def axis_name(direction: Array) -> str:
-    """Return the axis that a direction (3,) is nearest to, such as "+x" or "−y"."""
+    """Return the axis nearest to a direction (3,), such as "+x" or "−y"."""
     main = int(np.abs(direction).argmax())
     return ("+" if direction[main] > 0 else "−") + "xyz"[main]
 
 
 def axes_words(space: Mapping[str, Any], turn: Array | None = None) -> str:
-    """Say which axis is which, such as "x across, y up, z along the wind"; nothing where the data set does not say.
+    """Describe the axes, such as "x across, y up, z along the wind"; return "" if the data set does not define them.
 
-    turn: the matrix (3, 3) from the axes that are meant to the model's; None: those are.
+    turn: the matrix (3, 3) from the described axes to the model's; None to describe the model's own axes.
     """
     named = {}
     for what, words in (("up", "up"), ("wind", "along the wind")):

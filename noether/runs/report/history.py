@@ -1,4 +1,4 @@
-"""What the rows of a run say, as curves: whole for the report, short enough for a browser. No torch here."""
+"""The rows of a run as curves: complete for the report, thinned for a browser. No torch here."""
 
 from array import array
 from collections import deque
@@ -15,16 +15,16 @@ from noether.runs.report.palette import BANDS
 
 Array = NDArray[np.float64]
 Whose = tuple[str, str, str]
-"""Split, weights and metric of a curve."""
+"""The split, weights and metric of a curve."""
 PARTS = tuple(part for _, parts in BANDS.values() for part in parts)
 MOST_CURVES = 400
-"""A run has a few dozen; a row of a hundred thousand names is damage, or malice."""
+"""Most curves kept. A run has a few dozen; a row with a hundred thousand names is damage or malice."""
 CLOCK = 150
-"""Buckets of the line from updates to epochs and time."""
+"""Number of buckets in the curve that maps updates to epochs and time."""
 
 
 class _Curve:
-    """Values over updates, in the order in which they were written."""
+    """Values over updates, in the order in which they were logged."""
 
     def __init__(self) -> None:
         self.x, self.y = array("d"), array("d")
@@ -34,18 +34,18 @@ class _Curve:
         self.y.append(y)
 
     def rising(self) -> tuple[Array, Array]:
-        """Return the values in rising x; of equal x the last written, because a resumed run repeats some."""
+        """Return the values sorted by x, keeping the last of equal x, because a resumed run repeats some."""
         x, y = np.array(self.x), np.array(self.y)
         places = _rising(x)
         return x[places], y[places]
 
     def thinned(self, buckets: int, low: float, high: float) -> tuple[list[float], list[float | None]]:
         x, y = self.rising()
-        # One value more on either side, so that the curve reaches the edges of a part that is looked at.
+        # Take one more value on each side, so that the curve reaches the edges of the visible range.
         first = max(0, int(np.searchsorted(x, low, "left")) - 1)
         last = int(np.searchsorted(x, high, "right")) + 1
         x, y = thinned(x[first:last], y[first:last], buckets)
-        # Six digits are more than a screen shows, and half of what Python would write.
+        # Six digits are more than a screen can show, and half as many as Python would write.
         return x.tolist(), [None if value != value else float(f"{value:.6g}") for value in y.tolist()]
 
 
@@ -63,11 +63,11 @@ class Evaluation:
 class History:
     """The curves of a run, and the few rows that a summary needs.
 
-    curves: by split, weights and metric: ("training", "", "loss"), ("validation", "ema", "loss"). selected_weights:
-    those that are selected by, of each split that was evaluated. epochs, seconds: over updates, the latter since
-    1970. recent: the last RECENT_ROWS training rows. hosts: of the ranks that were once the slowest. rows: how many
-    were taken.
-    selected_by: the metric that says which evaluation is the best.
+    curves: by split, weights and metric: ("training", "", "loss"), ("validation", "ema", "loss"). selected_weights: the
+    kind of weights used for selection, for each evaluated split. times: the seconds of each part of the time.
+    epochs, seconds: curves over updates; seconds since 1970. recent: the last RECENT_ROWS training rows. rows: how
+    many rows were added. selected_by: the metric that decides which evaluation is best. hosts: the host of each rank
+    that was ever the slowest. whole_time: the last `time_use` row.
     """
 
     curves: dict[Whose, _Curve] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class History:
     whole_time: Row = field(default_factory=dict)
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Take further rows, in their order."""
+        """Add further rows, in their order."""
         for row in rows:
             self.rows += 1
             self.update = row["update"] if self.update is None else max(self.update, row["update"])
@@ -126,29 +126,29 @@ class History:
             self.best = self.last
 
     def _add_numbers(self, row: Row) -> tuple[str, str, Mapping[str, Any]]:
-        """Take a row's metrics, and return their split, weights and values."""
+        """Add a row's metrics to the curves; return their split, weights and values."""
         split, weights, values = metrics_of_row(row)
         for name in values:
             full = split, weights, name
             if full not in self.curves and len(self.curves) >= MOST_CURVES:
                 continue
             found = number(values, name)
-            # JSON has no NaN: a loss that was one is null, and a gap in its curve.
+            # JSON has no NaN, so a NaN loss was logged as null; it becomes a gap in the curve.
             self.curves.setdefault(full, _Curve()).add(row["update"], float("nan") if found is None else found)
         return split, weights, values
 
     def curve(self, split: str, weights: str, metric: str) -> tuple[Array, Array]:
-        """Return the updates and values (n,) of a curve: NaN where one is not finite, n = 0 where there is none."""
+        """Return the updates and values (n,) of a curve; NaN for non-finite values, n = 0 if there is no such curve."""
         return self.curves.get((split, weights, metric), _Curve()).rising()
 
     def thinned(
         self, buckets: int, low: float, high: float
     ) -> dict[tuple[str, str, str], tuple[list[float], list[float | None]]]:
-        """Return every curve between two updates, with about twice `buckets` values at most."""
+        """Return every curve between the updates `low` and `high`, with at most about twice `buckets` values."""
         return {name: curve.thinned(buckets, low, high) for name, curve in self.curves.items()}
 
     def clock(self) -> dict[str, list[float]]:
-        """Return updates, with the epoch and the seconds since the first line at each: straight lines between them."""
+        """Return updates ("x") with their epochs and seconds since the first row, for linear interpolation."""
         x, epochs, seconds = (np.array(values) for values in (self.epochs.x, self.epochs.y, self.seconds.y))
         places = np.arange(len(x))[_rising(x)]
         places = places[np.isfinite(seconds[places])]
@@ -157,21 +157,21 @@ class History:
         return {"x": x[places].tolist(), "epoch": epochs[places].tolist(), "seconds": np.round(past, 1).tolist()}
 
     def updates_per_epoch(self) -> float | None:
-        """Return the updates of an epoch by the last training row; None where none says."""
+        """Return the updates per epoch according to the last training row; None if unknown."""
         x, epochs = self.epochs.rising()
         return float(x[-1] / epochs[-1]) or None if len(x) and epochs[-1] else None
 
     def table(self) -> Iterator[tuple[str, str, str, float, float]]:
-        """Yield split, weights, metric, update and value of everything that was logged."""
+        """Yield split, weights, metric, update and value of every logged value."""
         for whose, curve in self.curves.items():
             yield from ((*whose, x, y) for x, y in zip(curve.x, curve.y, strict=True))
 
     def time_shares(
         self, buckets: int | None = None, low: float = -np.inf, high: float = np.inf
     ) -> tuple[Array, dict[str, Array]]:
-        """Return updates (n,), and the share of each band in the time up to each, by name; n = 0 where no row says.
+        """Return updates (n,) and each band's share (n,) of the time since the previous update; n = 0 without data.
 
-        `buckets`: about how many there are at most, between two updates; None: one for each row.
+        buckets: about how many updates to return at most, between `low` and `high`; None: one for each row.
         """
         curves = [self.times.get(part, _Curve()).rising() for part in PARTS]
         x, table = curves[0][0], np.array([y for _, y in curves])
@@ -181,7 +181,7 @@ class History:
         return x, {name: sum((shares[part] for part in own), np.zeros(len(x))) for name, (_, own) in BANDS.items()}
 
     def recent_pace(self) -> dict[str, Any]:
-        """Return the means of the recent training rows: pace, share of the time, and the slowest rank."""
+        """Summarize the recent training rows: mean pace, bands of the time, the slowest rank, and the last values."""
         rows = list(self.recent)
         parts = {part: sum(number(mapping(row, "time_use"), part) or 0.0 for row in rows) for part in PARTS}
         whole = sum(parts.values())
@@ -213,19 +213,19 @@ def _slowest(rows: list[Row]) -> dict[str, Any] | None:
 def thinned(x: Array, y: Array, buckets: int) -> tuple[Array, Array]:
     """Return the lowest and the highest value of each bucket of a curve, in their order, at their own x.
 
-    Buckets hold a power of two of values and are counted from the start, so that a growing curve does not shimmer:
-    its buckets stay as they are until their size doubles. NaN stays a gap where a whole bucket is NaN. The last value
-    is always there.
+    The size of a bucket is a power of two, and buckets are counted from the start, so that a growing curve does not
+    shimmer: its buckets stay the same until their size doubles. A bucket with only NaN stays a gap. The last value is
+    always kept.
 
     x, y: (n,); x rises.
-    buckets: at least 1; a curve of at most twice as many values is returned as it is.
+    buckets: at least 1; a curve of at most twice as many values is returned unchanged.
     """
     places = _extremes(y, buckets)
     return x[places], y[places]
 
 
 def _extremes(y: Array, buckets: int) -> NDArray[np.intp]:
-    """Return the places of the values that `thinned` keeps."""
+    """Return the indices of the values that `thinned` keeps."""
     n = len(y)
     if n <= 2 * buckets:
         return np.arange(n)
@@ -247,10 +247,10 @@ def _bucket_size(n: int, buckets: int) -> int:
 
 
 def _block_sums(x: Array, table: Array, buckets: int) -> tuple[Array, Array]:
-    """Return the sums of blocks of a table's columns, each at the x of its last column, as `thinned` buckets them.
+    """Sum a table's columns in blocks as large as `thinned`'s buckets; return the x of each block's end, and the sums.
 
-    x: (n,). table: (parts, n), in seconds, so that a sum over a block is its share of the time.
-    buckets: blocks at most, about.
+    x: (n,). table: (parts, n), in seconds, so that sums over a block give its shares of the time.
+    buckets: approximate number of blocks.
     """
     n = len(x)
     if n <= buckets:
@@ -262,7 +262,7 @@ def _block_sums(x: Array, table: Array, buckets: int) -> tuple[Array, Array]:
 
 
 def _rising(x: Array) -> slice | NDArray[np.intp]:
-    """Return the places of a curve's values in rising x, of equal x the last written: all, where x rises already."""
+    """Return indices that sort a curve by x, keeping the last of equal x; a full slice if x already rises."""
     if bool((np.diff(x) > 0).all()):
         return slice(None)
     return np.asarray(len(x) - 1 - np.unique(x[::-1], return_index=True)[1])

@@ -1,4 +1,4 @@
-"""Numbers as the report writes them: values, percentages, counts, scores, durations, and the labels of an axis."""
+"""Format numbers for the report: values, percentages, counts, scores, durations and axis labels."""
 
 import re
 from collections.abc import Sequence
@@ -13,47 +13,47 @@ from noether.runs.metrics import Metric
 Array = NDArray[np.float64]
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-TICK_STEPS = [1, 2, 2.5, 5, 10]  # what the distance between ticks may be, times a power of ten
+TICK_STEPS = [1, 2, 2.5, 5, 10]  # Allowed distances between ticks, times a power of ten.
 
 
 def typeset(text: str) -> str:
-    """A text's numbers as they are printed: with a true minus, a power of ten, a space before a percent sign."""
+    """Typeset the numbers in a text: a true minus, powers of ten, and a thin space before a percent sign."""
     text = re.sub(r"(?<=\d)e(-?\d+)", lambda found: f"\u202f×\u202f10{found[1].translate(SUPERSCRIPTS)}", text)
     return re.sub(r"-(?=\d)", "−", text).replace("%", "\u202f%")
 
 
 def bare_text(value: Any, metric: Metric) -> str:
-    """Text of a metric's value, without its unit: as precise wherever it stands."""
+    """Format a metric's value without its unit, everywhere with the same precision."""
     return typeset(metric.bare_text(value))
 
 
 def value_text(value: Any, metric: Metric, spread: float | None = None) -> str:
-    """Text of a metric's value with its unit, and the standard deviation of several."""
+    """Format a metric's value with its unit and, if given, a standard deviation."""
     return typeset(metric.text(value, spread))
 
 
 def number(value: Any, digits: int = DIGITS) -> str:
-    """Text of a number with so many significant digits; an en dash where there is none (None, NaN, ∞)."""
+    """Format a number with `digits` significant digits; return an en dash for None, NaN and ∞."""
     return typeset(number_text(value, digits))
 
 
 def percent(value: Any, digits: int | None = None) -> str:
-    """Text of a ratio as a percentage; with so many significant digits where they are given."""
+    """Format a ratio as a percentage, with `digits` significant digits if given."""
     return typeset(percent_text(value, digits))
 
 
 def short_number(value: float) -> str:
-    """A number, without decimals where it is whole."""
+    """Format a number, without decimals if it is whole."""
     return count_text(int(value)) if float(value).is_integer() else number(value)
 
 
 def shown_score(value: Any) -> str:
-    """A score whose best value is 1, without a metric beside it."""
+    """Format a score whose best value is 1, without a `Metric` that describes it."""
     return typeset(score_text(value))
 
 
 def duration_parts(seconds: float) -> list[tuple[str, str]]:
-    """A time in numbers with their units: seconds, minutes and seconds, or hours and minutes."""
+    """Split a duration into numbers with units: seconds, minutes and seconds, or hours and minutes."""
     if seconds < 60:
         return [(number(seconds), "s")]
     minutes, rest = divmod(round(seconds), 60)
@@ -63,8 +63,8 @@ def duration_parts(seconds: float) -> list[tuple[str, str]]:
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:
-    """Texts of an axis' ticks, all with the decimals that the finest of them needs."""
-    # Their number has its own rounding noise: 0.30000000000000004 is 0.3.
+    """Format an axis's ticks, all with the number of decimals that the finest tick needs."""
+    # Remove rounding noise: 0.30000000000000004 is 0.3.
     texts = [f"{value:.9g}" for value in values]
     if any("e" in text for text in texts):
         return ["0" if value == 0 else _mantissa_and_power(value) for value in values]

@@ -1,7 +1,7 @@
-"""Puts the page of a run together from its sections, and writes it.
+"""Assemble the report page of a run from its sections, and write it.
 
-The page holds everything it shows: no script, no font, no picture is loaded from elsewhere. Whatever a run
-folder lacks, its section says in a sentence.
+The page is self-contained: it loads no script, font or picture. If a file is missing from the run folder, the section
+that needs it says so in a sentence.
 """
 
 import time
@@ -26,7 +26,7 @@ OF_THE_TASK: Sections = {
     "errors": ("Errors", results.errors_section),
     "classes": ("Classes", results.classes_section),
     "cases": ("Cases", cases_section),
-    "scalars": ("Numbers of a case", results.scalars_section),
+    "scalars": ("Scalars", results.scalars_section),
     "distributions": ("Distributions", results.distributions_section),
 }
 OF_EVERY_RUN: Sections = {
@@ -42,7 +42,7 @@ OF_EVERY_RUN: Sections = {
 def write_report(folder: RunFolder, writer: Writer = UNFENCED) -> Path:
     """Write report.html into a run folder and return its path.
 
-    The page says what is missing. An older report is replaced at once and whole, by `writer`, where it may.
+    The page says what is missing. `writer`, if it still holds the lease, replaces an older report atomically.
 
     OSError: the page cannot be written.
     """
@@ -51,7 +51,7 @@ def write_report(folder: RunFolder, writer: Writer = UNFENCED) -> Path:
 
 
 def render_report(run: ReportedRun) -> str:
-    """Return the page."""
+    """Return the page as HTML."""
     told = (record.get("report_parts") for record in (run.result, run.plan))
     wanted = next((parts for parts in told if isinstance(parts, list)), list(OF_THE_TASK))
     sections = {part: section for part, section in OF_THE_TASK.items() if part in wanted}
@@ -70,11 +70,11 @@ def render_report(run: ReportedRun) -> str:
         version=__version__,
         made=time.strftime("%Y-%m-%d %H:%M %Z"),
     )
-    return str(page)  # plain text from here on: Markup would escape what is joined to it
+    return str(page)  # Plain text, because Markup would escape text that is joined to it.
 
 
 def report_here(run: str) -> int:
-    """Write a run's page again, and print its path; return the exit code."""
+    """Rewrite a run's report page and print its path; return the exit code."""
     folder = existing_run(run)
 
     with refusals_told(folder.path, elsewhere=folder.as_copy("report")):

@@ -1,4 +1,4 @@
-"""The colours of the report's page, in both themes, and what they stand for. Only the standard library."""
+"""The colours of the report page in both themes, and what they denote. Only the standard library."""
 
 COLOURS: dict[str, tuple[str, str]] = {
     "paper": ("#fdfdfc", "#14181d"),
@@ -24,4 +24,4 @@ BANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "optimiser": ("muted", ("optimizer",)),
     "logging, evaluation, checkpoints, other": ("pale", ("logging", "evaluation", "checkpoint", "other")),
 }
-"""What is drawn as one band of the time: its colour, and the parts that it sums up."""
+"""The bands of the time chart by label: the colour of each, and the parts of the time that it sums."""

@@ -1,4 +1,4 @@
-"""What the page says of the results: errors beside the baselines, classes, scalars, and how errors are spread."""
+"""The report's sections on results: errors and baselines, classes, scalars, distributions, use, and intervals."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from noether.runs.report.tables import field_rows, median_sample, own_metrics, r
 
 
 def errors_section(run: ReportedRun) -> Markup:
-    """The metrics of each field beside the baselines, and those that are of no field."""
+    """Return the metrics of each field with the baselines, and the metrics that belong to no field."""
     own = own_metrics(run.result, run.described)
     others = fill("metrics.html", metrics=own) if own else Markup()
     if run.result.get("fields"):
@@ -31,7 +31,7 @@ def errors_section(run: ReportedRun) -> Markup:
 
 
 def _field_errors(run: ReportedRun, name: str) -> dict[str, Any]:
-    """What the template shows of a field: rows by what made the metrics, the model's parts after its own."""
+    """Return a field's data for the template: rows for the model, its parts, then the baselines; and column facts."""
     own = trained_words("this model", run.seconds)
     rows = [(label or own, kind, row) for label, kind, row in field_rows(run.result, run.described, name)]
     whole = [row for _, kind, row in rows if kind != "part"]
@@ -47,7 +47,7 @@ def _field_errors(run: ReportedRun, name: str) -> dict[str, Any]:
 
 
 def confusion(run: ReportedRun) -> tuple[list[str], np.ndarray] | None:
-    """The names of the classes and the counts (classes, classes), true by row; None where there are none."""
+    """Return the class names and the confusion counts (classes, classes), rows being true classes; None without any."""
     classes: Any = run.result.get("classes")
     if not isinstance(classes, dict):
         return None
@@ -57,7 +57,7 @@ def confusion(run: ReportedRun) -> tuple[list[str], np.ndarray] | None:
 
 
 def classes_section(run: ReportedRun) -> Markup:
-    """The confusion matrix, one row for each true class, with the share that is right."""
+    """Return the confusion matrix: a row for each true class, with the share of correct predictions."""
     found = confusion(run)
     if found is None:
         return absent(run, "result.json", "no classes have been counted")
@@ -68,7 +68,7 @@ def classes_section(run: ReportedRun) -> Markup:
 
 
 def scalars_section(run: ReportedRun) -> Markup:
-    """Each scalar's scores beside a chart of predictions against truths."""
+    """Return each scalar's scores with a chart of predictions against truths."""
     facts = run.result.get("scalars") or {}
     if not facts:
         return absent(run, "result.json", "the task derives no scalar from its fields")
@@ -85,7 +85,7 @@ def _scalar(run: ReportedRun, name: str, facts: Mapping[str, Any]) -> dict[str, 
     if prediction is None or truth is None or len(prediction) != len(truth) or not len(truth):
         return about
     if floor is not None and (len(floor) != len(truth) or not about["floor"]):
-        floor = None  # the truth is that integral: the rings would all lie on the line
+        floor = None  # The truth is that integral: all rings would lie on the line.
     keys = [("model", "accent", "dot"), ("true field", "second", "ring"), ("prediction = truth", "muted", "dashed")]
     lines = [f"R²  {shown_score(r2)}", f"Spearman  {shown_score(rank)}"]
     chart = parity(f"parity-{name}", truth, prediction, floor, run.described.find(name, "mae").unit, lines)
@@ -93,7 +93,7 @@ def _scalar(run: ReportedRun, name: str, facts: Mapping[str, Any]) -> dict[str, 
 
 
 def distributions_section(run: ReportedRun) -> Markup:
-    """Histograms of the errors of points, and the errors of samples in their order."""
+    """Return histograms of the errors at points, and charts of the samples' errors in rising order."""
     shown = []
     for k, name in enumerate(run.fields):
         edges, counts = (run.arrays.get(f"histogram/{name}/{part}") for part in ("edges", "counts"))
@@ -102,11 +102,11 @@ def distributions_section(run: ReportedRun) -> Markup:
             words = f"Nine in ten errors are within ±{number(_reach(edges, counts, 0.9))} {unit}".rstrip()
             chart = error_histogram(f"histogram-{k}", edges, counts, unit)
             title = f"{heading(name)}: errors at points"
-            shown.append(Chart(title, f"{words}; the outermost bars hold what is beyond.", chart))
+            shown.append(Chart(title, f"{words}; the outermost bars hold all larger errors.", chart))
         values, scored = run.sample_metric(name, "relative_l2"), run.finite_errors(name)
         if values is not None and scored.size:
             cases = [case for case in run.meta.get("cases") or () if "index" in case]
-            # Named where they were chosen: by another field they stand elsewhere.
+            # Label only the first field's marks: the cases were chosen by it, and rank differently by other fields.
             marks = {int(case["index"]): str(case.get("label", "")) if k == 0 else "" for case in cases}
             chart = sample_errors(f"samples-{k}", values, marks)
             words = _spread(scored, len(values), run.fields[0] if marks else "")
@@ -117,19 +117,19 @@ def distributions_section(run: ReportedRun) -> Markup:
 
 
 def _spread(scored: Array, cases: int, chosen_by: str) -> str:
-    """The median and the worst of the finite errors of so many cases; chosen_by: the field by which some are shown."""
+    """Describe the median and worst of the finite errors of `cases` cases; chosen_by: the field behind the rings."""
     worst = percent(float(scored.max()))
     if cases == 1:
         return f"One case, with {worst}."
     text = f"Median {percent(float(scored[median_sample(scored)]))}, worst {worst} of {counted(len(scored), 'case')}"
-    text += f"; rings: the cases above, chosen by the {in_words(chosen_by)}." if chosen_by else "."
+    text += f"; rings mark the cases above, chosen by the {in_words(chosen_by)}." if chosen_by else "."
     if len(scored) < cases:
-        text += f" {counted(cases - len(scored), 'case')} without a finite error left out."
+        text += f" {counted(cases - len(scored), 'case')} without a finite error omitted."
     return text
 
 
 def _reach(edges: Array, counts: Array, share: float) -> float:
-    """The magnitude, to a bin, that this share of the points does not exceed."""
+    """Return the magnitude, to the nearest bin edge, that this share of the points does not exceed."""
     outer = np.maximum(np.abs(edges[:-1]), np.abs(edges[1:]))
     order = np.argsort(outer, kind="stable")
     within = np.cumsum(counts[order]) >= share * counts.sum()
@@ -137,7 +137,7 @@ def _reach(edges: Array, counts: Array, share: float) -> float:
 
 
 def use_section(run: ReportedRun) -> Markup:
-    """What it gives, the ranges of what it was trained on, its worst errors; the seeds; the command."""
+    """Return the model's outputs, training ranges and worst errors, its spread over seeds, and the command to rerun."""
     trained = run.result.get("trained_on") or {}
     points, parameters = trained.get("points") or {}, trained.get("parameters") or {}
     space = mapping(run.meta, "space")
@@ -154,7 +154,7 @@ def use_section(run: ReportedRun) -> Markup:
         axes=axes_words(space, of_files(space)) if points else "",
         training=(run.plan.get("data") or {}).get("training"),
         worst=listed(worst),
-        seeds=[  # mean, standard deviation and number over runs that differ by seed
+        seeds=[  # Mean, standard deviation and number of runs that differ by seed.
             (metric.title, f"{value_text(own['mean'], metric, own['std'])} ({own['n']} seeds)")
             for metric in run.described.foremost(run.spread)
             if (own := run.spread[metric.name])
@@ -173,18 +173,18 @@ def _range(span: Mapping[str, Any]) -> str:
 
 
 def _box(span: Mapping[str, Any], space: Mapping[str, Any]) -> str:
-    """The box of a set's points in the axes and the unit of length of the data's files; in m where they say none."""
+    """Format the box of a set's points in the axes and length unit of the data's files (m if they define none)."""
     files = mapping(space, "files").get("metres")
     unit, metres = next((known for known in LENGTHS.items() if known[1] == files), ("m", 1.0))
     corners = np.array([span["low"], span["high"]]) / metres
-    corners = corners @ of_files(space) + 0.0 if corners.shape[1] == 3 else corners  # -0.0 would be written as it is
+    corners = corners @ of_files(space) + 0.0 if corners.shape[1] == 3 else corners  # + 0.0 turns -0.0 into 0.0.
     own = {"low": corners.min(axis=0).tolist(), "high": corners.max(axis=0).tolist()}
     sides = zip("xyz", *_rounded(own), strict=False)
     return ", ".join(f"{axis} {low} to {high}" for axis, low, high in sides) + f" {unit}"
 
 
 def _rounded(span: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Both ends with the decimals that the widest needs: a millionth beside a metre is 0."""
+    """Format both ends with the decimals that suit the largest value: a millionth next to a metre is 0."""
     low, high = span["low"], span["high"]
     widest = max((abs(value) for value in (*low, *high)), default=0)
     decimals = DIGITS - 1 - floor(log10(widest)) if widest else 0
@@ -196,20 +196,20 @@ def _rounded(span: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 NAMED = (50, 80, 90, 95)
-"""Nominal shares, in percent, whose covered share is written out."""
+"""Nominal shares, in percent, for which the covered share is printed."""
 
 
 def intervals_section(run: ReportedRun) -> Markup:
-    """A chart for each field and coefficient, and a sentence of how many cases stand behind them."""
+    """Return a chart for each field and coefficient, and a sentence on the number of cases behind them."""
     record = run.calibration
     held_out, test = record["cases"]["validation"], record["cases"]["test"]
     levels = np.array(record["levels"], np.float64) / 100
-    # Of one number a case: its share moves with the draw of the cases that calibrate, and of those that are counted.
+    # Two standard errors with one number per case: both the calibration cases and the test cases are random draws.
     stray = 2 * np.sqrt(levels * (1 - levels) * (1 / (held_out + 2) + 1 / max(test, 1)))
     keys = [
         ("covered", "accent", ""),
         ("promised", "muted", "dashed"),
-        ("as far as chance takes one number a case", "line", "dot"),
+        ("expected range by chance, for one number per case", "line", "dot"),
     ]
     shown = [
         Chart(
@@ -223,8 +223,8 @@ def intervals_section(run: ReportedRun) -> Markup:
     runs = len(record["members"])
     whose = "this run" if runs == 1 else f"{runs} runs"
     note = (
-        f"Intervals of {whose}, calibrated on {held_out} validation cases, counted on {test} test cases. Along x what "
-        "an interval promises to cover, along y what it covers: below the line it promises too much."
+        f"Intervals of {whose}, calibrated on {held_out} validation cases, checked on {test} test cases. x axis: the "
+        "share that intervals promise to cover; y axis: the share that they cover. Below the line is too little."
     )
     return fill("intervals.html", note=note, shown=shown)
 

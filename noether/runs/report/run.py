@@ -1,4 +1,4 @@
-"""Reads the files of a run's folder for the report, and names those that are missing."""
+"""Read the files of a run folder for the report, and record which are missing or damaged."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from noether.runs.report.numbers import Array
 
 
 class _Span(BaseModel):
-    """From where to where, for each component."""
+    """The lowest and highest value of each component."""
 
     model_config = ConfigDict(strict=True)
     low: list[float]
@@ -32,14 +32,14 @@ class _Span(BaseModel):
 
 
 class _TrainedOn(BaseModel):
-    """What the training split spans: the points of each set, and each parameter."""
+    """The ranges in the training split: of the points of each set, and of each parameter."""
 
     points: dict[str, _Span] = {}
     parameters: dict[str, _Span] = {}
 
 
 class _Result(BaseModel):
-    """The shape of result.json, as far as the page follows it."""
+    """The parts of result.json that the page uses."""
 
     model_config = ConfigDict(strict=True)
     metrics: dict[str, float | None] = {}
@@ -55,13 +55,13 @@ class _Result(BaseModel):
 
 
 class _Covered(BaseModel):
-    """What the intervals of one output cover of the test split, for each level."""
+    """The share of the test split that one output's intervals cover, for each level."""
 
     covered: list[float]
 
 
 class _Calibration(BaseModel):
-    """An evaluation/intervals-….json, as far as the page follows it."""
+    """The parts of an evaluation/intervals-….json that the page uses."""
 
     members: list[str]
     levels: list[int]
@@ -71,9 +71,9 @@ class _Calibration(BaseModel):
     @model_validator(mode="after")
     def _complete(self) -> "_Calibration":
         if any(len(own.covered) != len(self.levels) for own in self.outputs.values()):
-            raise ValueError("a share for each level")
+            raise ValueError("expected a share for each level")
         if not {"validation", "test"} <= self.cases.keys():
-            raise ValueError("cases of both splits")
+            raise ValueError("expected cases of both splits")
         return self
 
 
@@ -89,31 +89,31 @@ class _SweptRun(BaseModel):
 
 
 class _Sweep(BaseModel):
-    """A NAME.sweep.json, as far as the page follows it."""
+    """The parts of a NAME.sweep.json that the page uses."""
 
     groups: dict[str, dict[str, _Metric]]
     runs: list[_SweptRun]
 
 
 def checked_result(path: Path) -> dict[str, Any]:
-    """Return the content of result.json. OSError, ValueError: it cannot be read, or has another shape."""
+    """Return the content of result.json. OSError, ValueError: it cannot be read, or entries have the wrong type."""
     content = parse_record(path)
     try:
         _Result.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))} is {first['input']!r:.40}, of another kind") from None
+        raise ValueError(f"{'.'.join(map(str, first['loc']))} is {first['input']!r:.40}, of the wrong type") from None
     return content
 
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """What the page is made of. What could not be read is empty; `troubles` says why, by file name.
+    """The content of the page. Files that could not be read are empty; `troubles` says why, by file name.
 
-    arrays and meta are those of the evaluation's npz, without and with its "meta". spread: mean, std and n of each
-    metric over the runs of its sweep that differ by seed; empty where there are none. calibration: of the intervals
-    that were calibrated last; empty where there are none. resumed: whether an attempt went on from a checkpoint: the
-    time of the result is then that of the last alone.
+    meta, arrays: the "meta" entry and the arrays of the evaluation's npz. spread: mean, std and n of each metric over
+    those runs of its sweep that differ by seed; empty if there are none. calibration: the record of the most recently
+    calibrated intervals; empty if there are none. resumed: whether any attempt resumed from a checkpoint; the result
+    then holds the time of the last attempt only.
     """
 
     run_id: str
@@ -137,13 +137,13 @@ class ReportedRun:
 
     @property
     def seconds(self) -> float | None:
-        """What the training took, all parts of its time; None where that is not known, or of the last attempt alone."""
+        """The training time in seconds, over all its parts; None if unknown, or known only for the last attempt."""
         parts = mapping(mapping(self.result, "time_use"), "parts").values()
         return sum(finite(part, 0.0) for part in parts) if parts and not self.resumed else None
 
     @cached_property
     def described(self) -> Metrics:
-        """What is known of the metrics: from the evaluation, before one from the plan."""
+        """The descriptions of the metrics, from the plan and the result."""
         return described_in(self.plan, self.result)
 
     @cached_property
@@ -155,37 +155,37 @@ class ReportedRun:
 
     @property
     def fields(self) -> list[str]:
-        """The fields, in the order of the results."""
+        """The names of the fields, in the order of the results."""
         return list(self.result.get("fields") or self.meta.get("fields") or ())
 
     def unit(self, name: str) -> str:
-        """A field's unit; "" where none is known."""
+        """Return a field's unit; "" if unknown."""
         about = (self.meta.get("fields") or {}).get(name) or {}
         return str(about.get("unit") or self.described.find(name, "mae").unit)
 
     def baseline(self, key: str) -> Mapping[str, Any]:
-        """The metrics of a baseline; empty where there are none."""
+        """Return the metrics of a baseline; {} if there are none."""
         return mapping(mapping(self.result, "baselines"), key)
 
     def relative_l2(self, name: str) -> tuple[float | None, float | None]:
-        """A field's relative L2: the model's, and the best of all baselines; None where one is not finite."""
+        """Return a field's relative L2 for the model and for the best baseline; None for each that is not finite."""
         every = self.metrics, *map(self.baseline, mapping(self.result, "baselines"))
         own, *others = (finite(self.described.of_whole(values, name).get("relative_l2")) for values in every)
         return own, min((other for other in others if other is not None), default=None)
 
     def sample_metric(self, of: str, measure: str) -> Array | None:
-        """A measure of a field or scalar for every sample (S,), such as its relative_l2; None where there is none."""
+        """Return a measure of a field or scalar, such as relative_l2, for every sample (S,); None if there is none."""
         values = self.arrays.get(f"metrics/{of}/{measure}")
         return None if values is None else np.asarray(values, np.float64).ravel()
 
     def finite_errors(self, name: str) -> Array:
-        """The finite relative L2 errors of a field's cases (n,); n = 0 where there are none."""
+        """Return the finite relative L2 errors of a field's cases (n,); n = 0 if there are none."""
         values = self.sample_metric(name, "relative_l2")
         return np.empty(0) if values is None else values[np.isfinite(values)]
 
 
 def read_run(folder: RunFolder) -> ReportedRun:
-    """Read a run folder. Files that are missing or damaged are left out, and named in `troubles`."""
+    """Read a run folder; leave out missing or damaged files and name them in `troubles`."""
     troubles: dict[str, str] = {}
 
     def read(path: Path, reader: Callable[[Path], Any], empty: Any) -> Any:
@@ -193,12 +193,12 @@ def read_run(folder: RunFolder) -> ReportedRun:
             return reader(path)
         except FileNotFoundError:
             troubles[path.name] = f"There is no {path.name}"
-        except Exception as error:  # A damaged archive raises whatever its damage hits: a dozen kinds are known.
+        except Exception as error:  # A damaged archive may raise any of a dozen kinds.
             troubles[path.name] = f"{path.name} cannot be read ({type(error).__name__}: {error})"
         return empty
 
     def read_history(path: Path) -> list[dict[str, Any]]:
-        path.stat()  # Raises where there is none.
+        path.stat()  # Raises if the file is missing.
         damaged: list[str] = []
         rows = read_metrics(path, damaged.append)
         if damaged:
@@ -226,7 +226,7 @@ def read_run(folder: RunFolder) -> ReportedRun:
 
 
 def _spread_of_seeds(run: Path) -> dict[str, dict[str, float]]:
-    """What the sweep that made a run says of its group; nothing where there is none that can be read."""
+    """Return mean, std and n of each metric over the run's group in its sweep, if n > 1; {} without a sweep."""
     for path in sorted(run.parent.glob("*.sweep.json")):
         with suppress(OSError, ValueError):
             sweep = _Sweep.model_validate(parse_record(path))
@@ -238,7 +238,7 @@ def _spread_of_seeds(run: Path) -> dict[str, dict[str, float]]:
 
 
 def _last_calibration(evaluation: Path) -> dict[str, Any]:
-    """The newest record of calibrated intervals that can be read; nothing where there is none."""
+    """Return the newest readable record of calibrated intervals; {} if there is none."""
     for path in sorted(evaluation.glob("intervals-*.json"), key=lambda path: path.lstat().st_mtime, reverse=True):
         with suppress(OSError, ValueError):
             return _Calibration.model_validate(parse_calibration(path)).model_dump()
@@ -246,6 +246,6 @@ def _last_calibration(evaluation: Path) -> dict[str, Any]:
 
 
 def read_evaluation(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the "meta" and the arrays of an evaluation's npz; damage raises whatever it hits."""
+    """Return the "meta" and the arrays of an evaluation's npz; a damaged file may raise any exception."""
     with open_plain(path) as opened, np.load(opened, allow_pickle=False) as file:
         return json.loads(str(file["meta"])), {key: file[key] for key in file.files if key != "meta"}

@@ -19,14 +19,14 @@ BASELINES = {
     "nearest_shape": "nearest training shape",
     "mean_field": "mean field",
 }
-"""What tables call the baselines, in the order in which they show them."""
+"""Display names of the baselines, in the order of the tables."""
 
 
 @dataclass
 class MetricsTable:
-    """A table whose values are never cut: on a narrow terminal its columns come in several tables.
+    """A table whose values are never cut: on a narrow terminal, its columns are split into several tables.
 
-    The first column is repeated in each of them. rows: a style, and a cell for each column.
+    Each of them repeats the first column. rows: a style, and a cell for each column.
     """
 
     title: str
@@ -45,7 +45,7 @@ class MetricsTable:
         return table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield as few tables as the width allows, each with as many columns as fit."""
+        """Yield tables with as many columns each as fit the width."""
         left, title, wide = list(range(1, len(self.columns))), self.title, options.update(max_width=1000)
         while left:
             for fits in range(len(left), 0, -1):
@@ -57,7 +57,7 @@ class MetricsTable:
 
 
 def result_tables(result: Mapping[str, Any]) -> list[Any]:
-    """Return a table of the fields in their units beside the baselines, one of the scalars, and the pace."""
+    """Return the printable result: a table of fields and baselines, lines of other metrics, and the pace."""
     values, described = mapping(result, "metrics"), described_in(result)
     if not result.get("fields"):
         plain = Table(Column("metric", overflow="fold"), Column("value", no_wrap=True), box=None, padding=(0, 3, 0, 0))
@@ -71,7 +71,7 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
     undefined = False
     for name in result["fields"]:
         columns = {measure: described.find(name, measure) for measure in FIELD_ERRORS}
-        # Units have a line of their own: beside each value they would make the table wider than 80 columns.
+        # Units are on a separate line: next to each value, they would make the table wider than 80 columns.
         table.add_row("bold", name, *(metric.unit.removesuffix("%") for metric in columns.values()))
         for label, kind, row in field_rows(result, described, name):
             style = {"own": "green", "baseline": "dim"}.get(kind, "")
@@ -81,7 +81,7 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
             undefined |= is_undefined and kind != "baseline"
     lines: list[Any] = [table]
     if undefined:
-        lines.append("relative L2 is undefined (–) where a field, or a component, is 0 everywhere in some case")
+        lines.append("relative L2 is undefined (–) if a field or component is 0 everywhere in some case")
     for name, facts in result["scalars"].items():
         lines += scalar_lines(name, values, described, facts)
     lines += [f"{metric.title}: {metric.text(value)}" for metric, value in own_metrics(result, described)]
@@ -91,14 +91,14 @@ def result_tables(result: Mapping[str, Any]) -> list[Any]:
 
 
 def own_metrics(result: Mapping[str, Any], described: Metrics) -> list[tuple[Metric, Any]]:
-    """Return the metrics of no field and no number of a case, such as the loss; of a run without fields, all."""
+    """Return the metrics, such as the loss, that measure no field or scalar; all metrics if the run has no fields."""
     elsewhere = (*result["fields"], *mapping(result, "scalars")) if result.get("fields") else ()
     metrics = ((described[name], value) for name, value in mapping(result, "metrics").items())
     return [(metric, value) for metric, value in metrics if metric.of not in elsewhere]
 
 
 def field_rows(result: Mapping[str, Any], described: Metrics, name: str) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Return the rows of a field: "" or a part's or baseline's name; own, part or baseline; and values by measure."""
+    """Return a field's rows: label ("" for the whole field), kind (own, part or baseline), and values by measure."""
     parts = described.by_part(mapping(result, "metrics"), name)
     baselines = mapping(result, "baselines")
     rows = [(part, "part" if part else "own", mapping(parts, part)) for part in parts]
@@ -110,14 +110,14 @@ def field_rows(result: Mapping[str, Any], described: Metrics, name: str) -> list
 
 
 def trained_words(label: str, seconds: float | None) -> str:
-    """Return what a row of errors is called, with how long it was trained, where that is known."""
+    """Return a row's label, with the training time if it is known."""
     if seconds is None:
         return label
     return f"{label}, trained {duration_text(seconds) if seconds >= 10 else f'{seconds:.2g} s'}"
 
 
 def unbeaten_baselines(result: Mapping[str, Any]) -> list[str]:
-    """Return the baselines that are at least as good as the model, each with the fields; NaN beats nothing."""
+    """Name the baselines that are at least as good as the model, with the fields concerned; ignore NaN."""
     values, described = mapping(result, "metrics"), described_in(result)
     unbeaten = []
     for baseline, label in BASELINES.items():
@@ -135,7 +135,7 @@ def unbeaten_baselines(result: Mapping[str, Any]) -> list[str]:
 
 
 def scalar_lines(name: str, values: Mapping[str, Any], described: Metrics, facts: Mapping[str, Any]) -> list[str]:
-    """Return what there is to say of a number of a case: scores, the floor, and what it is made with."""
+    """Describe a scalar in lines: a note, its scores, the floor of its error, and its reference values."""
     label, own = name.replace("_", " "), described.of_whole(values, name)
     texts = {key: described.find(name, key).text(value) for key, value in own.items() if finite(value) is not None}
     words = [f"{described.find(name, key).label} {texts[key]}" for key in ("r2", "spearman", "mae") if key in texts]
@@ -150,7 +150,7 @@ def scalar_lines(name: str, values: Mapping[str, Any], described: Metrics, facts
 
 
 def reference_words(score: Mapping[str, Any]) -> str:
-    """Return what a coefficient is made with: dynamic pressure, density of the air, reference area and length."""
+    """Describe a coefficient's reference values: dynamic pressure, air density, reference area and length."""
     air = (
         f"air of {score['density']:g} kg/m³ at {score['speed']:.4g} m/s"
         if score.get("density") and score.get("speed")
@@ -175,11 +175,11 @@ def _pace(result: Mapping[str, Any], described: Metrics) -> str:
 
 
 Label = Literal["best", "median", "worst", "unscored"]
-"""Why a sample is shown: its place among the errors of the split, or that its error is not finite."""
+"""The reason for showing a sample: its rank among the errors of the split, or a non-finite error ("unscored")."""
 
 
 def median_sample(errors: np.ndarray) -> int:
-    """Return the index of the sample in the middle of the finite errors, the upper one of two."""
+    """Return the index of the sample with the median finite error; of two middle ones, the larger."""
     finite = int(np.isfinite(errors).sum()) or len(errors)
     return int(np.argsort(errors, kind="stable")[finite // 2])
 
@@ -187,7 +187,7 @@ def median_sample(errors: np.ndarray) -> int:
 def choose_cases(errors: np.ndarray) -> list[tuple[Label, int, int]]:
     """Return the best, the median and three more samples as (label, place, index), without repeats.
 
-    The three are those without a finite error, then the worst.
+    The three are samples without a finite error, followed by the worst ones.
     """
     order = np.argsort(errors, kind="stable")
     finite = np.isfinite(errors[order])

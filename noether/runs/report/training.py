@@ -1,4 +1,4 @@
-"""The sections that every run has: the summary, its curves, its time, and from what it was made."""
+"""The sections that every report has: summary, curves, time, plan, environment and configuration."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,13 @@ TILES_IN_A_ROW = 6
 
 
 def summary_header(run: ReportedRun) -> Markup:
-    """The run's name, the verdict, and what was trained on how many samples."""
+    """Return the header: run name, verdict, the model, and the number of training samples."""
     model, data = run.plan.get("model") or {}, run.plan.get("data") or {}
     return fill("summary.html", run_id=run.run_id, verdict=verdict(run), model=model, data=data, result=run.result)
 
 
 def verdict(run: ReportedRun) -> Markup:
-    """What the run achieved, in a sentence or two with numbers."""
+    """Summarize in a sentence or two, with numbers, what the run achieved."""
     result, fields = run.result, run.result.get("fields") or []
     found = {name: run.relative_l2(name) for name in fields}
     errors, beside = ({name: pair[k] for name, pair in found.items()} for k in range(2))
@@ -48,14 +48,14 @@ def verdict(run: ReportedRun) -> Markup:
 
 
 def _scores(run: ReportedRun) -> dict[str, tuple[float, float | None]]:
-    """R² and Spearman of the scalars that have an R²."""
+    """Return R² and Spearman of each scalar that has an R²."""
     scores = {name: run.described.of_whole(run.metrics, name) for name in run.result.get("scalars") or {}}
     return {name: (r2, finite(own.get("spearman")))
             for name, own in scores.items() if (r2 := finite(own.get("r2"))) is not None}  # fmt: skip
 
 
 def summary_tiles(run: ReportedRun) -> Markup:
-    """The headline numbers, in rows of like length."""
+    """Return the tiles with the headline numbers, in rows of similar length."""
     times = [row["time"] for row in run.rows if finite(row.get("time")) is not None]
     logged = max(times) - min(times) if len(times) > 1 else None
     errors = [(name, *run.relative_l2(name)) for name in run.result.get("fields") or ()]
@@ -66,7 +66,7 @@ def summary_tiles(run: ReportedRun) -> Markup:
 
 
 TRAINING = ("training", "")
-"""Split and weights of curves."""
+"""The split and weights of the training curves."""
 OF_TRAINING = (
     ("learning_rate", "As the schedule set it."),
     ("samples_per_second", "Samples per second over all ranks."),
@@ -74,7 +74,7 @@ OF_TRAINING = (
 
 
 def training_section(run: ReportedRun) -> Markup:
-    """Charts over updates, of whatever was logged."""
+    """Return charts over updates of the logged metrics."""
     history = run.history
     losses_of = [(split, weights) for split, weights, metric in history.curves if metric == "loss"]
     if not losses_of:
@@ -120,7 +120,7 @@ def training_section(run: ReportedRun) -> Markup:
     of_fields = "Weighted mean squared error in standardised units. " if run.fields else ""
     shown = [
         chart(heading(run.described["loss"].title), f"{of_fields}Log scale.", losses, log=True),
-        *map(of_validation, dict.fromkeys(metric.unit for metric in headlines)),  # One axis has one unit.
+        *map(of_validation, dict.fromkeys(metric.unit for metric in headlines)),  # One chart per unit.
         *(
             chart(heading(run.described[name].title), words, [line(TRAINING, name, "accent")])
             for name, words in OF_TRAINING
@@ -131,13 +131,13 @@ def training_section(run: ReportedRun) -> Markup:
 
 
 def time_section(run: ReportedRun) -> Markup:
-    """What the time was made of: the shares over the updates, and the seconds of the last attempt."""
+    """Return the use of time: its shares over the updates, and the seconds of the last attempt."""
     updates, shares = run.history.time_shares()
     whole = run.result.get("time_use")
     if not len(updates) and not whole:
-        return absent(run, "metrics.jsonl", "no line says what the time was made of")
+        return absent(run, "metrics.jsonl", "no line records how the time was used")
     keys = [(name, colour, "") for name, (colour, _) in BANDS.items()]
-    words = "Share of the time since the line before, mean over the ranks."
+    words = "Share of the time since the previous log line, mean over the ranks."
     bands = {colour: shares[name] for name, colour, _ in keys}
     strip = [Chart("Over the updates", words, time_strip(updates, bands), keys)] if len(updates) else []
     return fill("time.html", strip=strip, whole=whole, arithmetic=run.result.get("arithmetic") or {})
@@ -147,7 +147,7 @@ RANKS_SHOWN = 16
 
 
 def plan_section(run: ReportedRun) -> Markup:
-    """The batch in one line, the facts of the plan, its ranks, and the reasons and warnings."""
+    """Return the plan: the batch in one line, facts, ranks, reasons and warnings."""
     plan = run.plan
     if not plan:
         return absent(run, "plan.json", "how the run was spread over devices is not known")
@@ -156,7 +156,7 @@ def plan_section(run: ReportedRun) -> Markup:
 
 
 def batch_arithmetic(batch: Mapping[str, Any], world_size: Any) -> str:
-    """The batch of plan.json in one line, in the words in which `noether plan` gave it."""
+    """Describe the batch of plan.json in one line, as `noether plan` does."""
     try:
         parts = {part.name: int(batch[part.name]) for part in fields(BatchPlan)}
         return BatchPlan(**parts).describe(int(world_size))
@@ -165,12 +165,12 @@ def batch_arithmetic(batch: Mapping[str, Any], world_size: Any) -> str:
 
 
 def environment_section(run: ReportedRun) -> Markup:
-    """Versions, host and command."""
+    """Return versions, host and command."""
     if not run.environment:
         return absent(run, "environment.json", "versions and host are not known")
     return fill("environment.html", environment=run.environment, command=lambda words: shlex.join(map(str, words)))
 
 
 def configuration_section(run: ReportedRun) -> Markup:
-    """The resolved configuration, folded away."""
+    """Return the resolved configuration, collapsed."""
     return fill("configuration.html", config=run.config)

@@ -1,7 +1,7 @@
-"""The views of a shape: a surface from ahead and above, a volume cut at its mid-plane, on a grid of pixels.
+"""The views of a shape on a pixel grid: a surface from ahead and above, or a volume cut at its mid-plane.
 
-Points are turned to the pictures' axes first: x lateral, y up, z along the wind, in metres; in the picture plane they
-are across and up.
+Points are first rotated to the pictures' axes, in metres: x lateral, y up, z along the wind. The two coordinates of the
+picture plane are called across and up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,39 +17,39 @@ from scipy.spatial import ConvexHull, Delaunay, cKDTree
 
 from noether.runs.report.numbers import Array
 
-GRID_WIDTH = 352  # pixels that a field is interpolated at across a picture; about its width on the page
+GRID_WIDTH = 352  # Pixels across the interpolation grid of a picture; about its width on the page.
 
 LOCAL, HOLE = 13, 2.2
-"""Points further apart than HOLE times the distance to the twelfth nearest point have a hole between them."""
+"""There is a hole between points further apart than HOLE times the distance to their twelfth nearest point."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The part of the picture plane that pictures of one field show, in metres: low and high corner (2,)."""
+    """The part of the picture plane shown in all pictures of one field: low and high corner (2,), in metres."""
 
     low: Array
     high: Array
 
     @property
     def grid_shape(self) -> tuple[int, int]:
-        """Rows and columns of the pixel grid."""
+        """Number of rows and columns of the pixel grid."""
         width, height = self.high - self.low
         return int(np.clip(round(GRID_WIDTH * height / width), 48, 420)), GRID_WIDTH
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
-        """Left, right, bottom, top."""
+        """Left, right, bottom and top edge."""
         return (*map(float, (self.low[0], self.high[0])), *map(float, (self.low[1], self.high[1])))  # type: ignore[return-value]
 
     def axes(self) -> tuple[Array, Array]:
-        """Coordinates of the pixel centres across and up."""
+        """Return the coordinates of the pixel centres, across and up."""
         rows, columns = self.grid_shape
         step = (self.high - self.low) / (columns, rows)
         return (self.low[0] + step[0] * (np.arange(columns) + 0.5), self.low[1] + step[1] * (np.arange(rows) + 0.5))
 
 
 def frame_around(pictures: Sequence[Array], margin: float) -> Frame:
-    """The frame that holds the projected points (N, 2) of all pictures, with a margin as a part of its width."""
+    """Return the frame around the projected points (N, 2) of all pictures; margin: a fraction of its width."""
     low = np.min([np.min(points, axis=0) for points in pictures], axis=0)
     high = np.max([np.max(points, axis=0) for points in pictures], axis=0)
     width = max(high[0] - low[0], (high[1] - low[1]) / 1.1, 1e-6)
@@ -58,7 +58,7 @@ def frame_around(pictures: Sequence[Array], margin: float) -> Frame:
 
 
 def pixel_centres(frame: Frame) -> Array:
-    """The centres (pixels, 2) of the frame's pixels, row by row from the bottom."""
+    """Return the centres (pixels, 2) of the frame's pixels, row by row from the bottom."""
     across, up = frame.axes()
     return np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2)
 
@@ -66,18 +66,18 @@ def pixel_centres(frame: Frame) -> Array:
 def rasterise(
     points: Array, triangles: NDArray[np.integer[Any]], frame: Frame
 ) -> tuple[NDArray[np.intp], Array, NDArray[np.bool_]]:
-    """Linear interpolation on triangles (T, 3) of points (N, 2) at the frame's pixels.
+    """Return the weights that interpolate linearly on triangles (T, 3) of points (N, 2) at the frame's pixels.
 
-    Returns vertices and weights (pixels, 3), those of the nearest point outside all triangles, and which
-    pixels are inside, as the grid. (scipy's interpolators factorise each triangle with LAPACK, whose threads
-    take seconds for it on a busy machine.)
+    These are vertices and weights (pixels, 3), with the nearest point for pixels outside all triangles, and a grid mask
+    of the pixels inside. (scipy's interpolators factorise each triangle with LAPACK, whose threads need seconds for
+    that on a busy machine.)
     """
     rows, columns = frame.grid_shape
     corners = ((points - frame.low) / (frame.high - frame.low) * (columns, rows) - 0.5)[triangles]
     first = np.clip(np.ceil(corners.min(axis=1)), 0, None).astype(np.intp)
     last = np.minimum(np.floor(corners.max(axis=1)), (columns - 1, rows - 1)).astype(np.intp)
     size = np.maximum(last - first + 1, 0)
-    # Every pixel of every triangle's bounding box, in one long list.
+    # List every pixel of every triangle's bounding box.
     count = size.prod(axis=1)
     owner = np.repeat(np.arange(len(triangles)), count)
     offset = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
@@ -88,7 +88,7 @@ def rasterise(
     whole = areas.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = areas / whole[:, None]
-    hit = (parts >= -1e-9).all(axis=1)  # false for triangles without area, whose parts are not numbers
+    hit = (parts >= -1e-9).all(axis=1)  # False for triangles without area, whose parts are NaN.
     pixel = (up * columns + across)[hit]
 
     vertices = np.zeros((rows * columns, 3), dtype=np.intp)
@@ -105,15 +105,15 @@ def _cross(a: Array, b: Array) -> Array:
 
 
 def shape_triangles(points: Array) -> NDArray[np.integer[Any]]:
-    """Triangles (T, 3) of points (N, 2) that make up the shape they show.
+    """Return triangles (T, 3) that cover the shape that points (N, 2) outline.
 
-    Delaunay triangles are peeled off from the convex hull as long as they show an over-long edge to the
-    outside, which opens bays like the one in front of a windscreen and leaves thinly sampled areas inside whole
+    Starting from the convex hull, remove Delaunay triangles as long as one has an over-long edge on the outside. This
+    opens bays, like the one in front of a windscreen, but keeps sparsely sampled areas in the interior intact
     (the χ-shape of Duckham, Kulik, Worboys and Galton, 2008).
     """
     triangulation = Delaunay(points)
     triangles, neighbours = triangulation.simplices, triangulation.neighbors
-    # Edge k lies opposite corner k, as neighbour k does.
+    # Edge k is opposite corner k, and so is neighbour k.
     edges = np.stack(
         [np.linalg.norm(points[triangles[:, k - 2]] - points[triangles[:, k - 1]], axis=1) for k in range(3)], axis=1
     )
@@ -128,10 +128,10 @@ def shape_triangles(points: Array) -> NDArray[np.integer[Any]]:
 
 
 def spans_a_hole(points: Array, simplices: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-    """Which edges or triangles (T, k) of points (N, d) reach much further than the points about them lie apart.
+    """Return which edges or triangles (T, k) of points (N, d) are much longer than the local distance between points.
 
-    A mesh is fine about a hole, so that what spans the hole is long beside the distances there, and what joins
-    coarse parts is not.
+    A mesh is fine around a hole, so an edge across the hole is long compared with the distances there. An edge in a
+    coarse region is not.
     """
     local = np.asarray(cKDTree(points).query(points, k=min(LOCAL, len(points)))[0])[:, -1]
     corners = points[simplices]
@@ -141,24 +141,24 @@ def spans_a_hole(points: Array, simplices: NDArray[np.integer[Any]]) -> NDArray[
 
 
 def smooth_outline(inside: NDArray[np.bool_], frame: Frame, blur: float, level: float) -> Outline | None:
-    """The smoothed outline of a pixel mask."""
+    """Return the smoothed outline of a pixel mask; None if there is none."""
     soft = gaussian_filter(inside.astype(np.float64), blur)
-    soft[[0, -1], :] = soft[:, [0, -1]] = 0  # loops close within the frame
+    soft[[0, -1], :] = soft[:, [0, -1]] = 0  # So that loops close within the frame.
     across, up = frame.axes()
     (outline,) = Figure().add_subplot().contour(across, up, soft, [level]).get_paths()
     return outline if np.size(outline.vertices) else None
 
 
-SECTION_POINTS = 6000  # points next to the section that take part in its interpolation
-PARTS, POINTS_OF_A_PART = 20, 6  # and of each part of it, 20 by 20: a mesh may be coarse away from its body
+SECTION_POINTS = 6000  # Number of points nearest to the section that its interpolation uses.
+PARTS, POINTS_OF_A_PART = 20, 6  # The nearest 6 in each of 20 by 20 parts too: a mesh may be coarse far from its body.
 TOWARDS_VIEWER = np.array([-0.80, 0.38, -0.44]) / np.linalg.norm([-0.80, 0.38, -0.44])
 
 
 @dataclass(frozen=True)
 class Space:
-    """How the data's axes lie to the pictures': a matrix (3, 3), and what there is beside the body.
+    """The rotation (3, 3) from the data's axes to the pictures', and what surrounds the body.
 
-    half: 1 or −1 where of bodies and flow there is the half with such x alone. flat: whether all points have one x.
+    half: 1 or −1 if the data hold only the half with x of that sign; else 0. flat: whether all points have the same x.
     """
 
     turn: Array
@@ -169,18 +169,18 @@ class Space:
 
     @property
     def viewer(self) -> Array:
-        """The direction (3,) towards the viewer of a surface."""
+        """The direction (3,) from a surface to the viewer."""
         return np.asarray(TOWARDS_VIEWER * ([-1, 1, 1] if self.half == 1 else 1))
 
     def turned(self, points: Array) -> Array:
-        """Points or directions (N, 3) of the data in the pictures' axes; others, which no picture shows, unchanged."""
+        """Rotate points or directions (N, 3) to the pictures' axes; return arrays of other widths unchanged."""
         return points @ self.turn.T if points.shape[-1] == 3 else points
 
 
 def space_of(about: Mapping[str, Any]) -> Space:
-    """The space that a data set has described: {"wind": (3,), "up": (3,), "ground": whether there is one}.
+    """Return the space that a data set describes: {"wind": (3,), "up": (3,), "ground": whether there is one}.
 
-    A data set that names no wind has pictures without an arrow, and one that names no ground has none.
+    Without a wind, pictures have no arrow; without a ground, they have no shadow or ground line.
     """
     wind, up = (np.asarray(about.get(name) or default, np.float64) for name, default in
                 (("wind", (0.0, 0.0, 1.0)), ("up", (0.0, 1.0, 0.0))))  # fmt: skip
@@ -195,29 +195,29 @@ def space_of(about: Mapping[str, Any]) -> Space:
 
 
 def space_by_extent(shapes: Sequence[Array]) -> Space:
-    """The space of data that names no directions, by the boxes of its points (N, 3): the longest side lies across.
+    """Return the space of data without directions from the boxes of its points (N, 3): the longest side goes across.
 
-    The shortest side is the depth, so that a plate is seen from its face.
+    The shortest side is the depth, so that a plate is seen face on.
     """
     depth, up, across = np.argsort(np.median([np.ptp(points, axis=0) for points in shapes], axis=0), kind="stable")
     return Space(np.eye(3)[[depth, up, across]], wind=False, ground=False)
 
 
 FLAT = 1e-6
-"""Of the longest side of a box, what its shortest has at most where all points lie in a plane: they are rounded."""
+"""Flatness tolerance: shortest side of a box relative to the longest. It is not 0 because coordinates are rounded."""
 
 
 def depth_of(shapes: Sequence[Array]) -> int | None:
-    """Return the axis along which all points (N, 3) of each shape have one value; None where there is none."""
+    """Return the axis along which each shape's points (N, 3) all have the same value; None unless there is one."""
     sides = np.array([np.ptp(points, axis=0) for points in shapes])
     flat = (sides <= FLAT * sides.max(axis=1, keepdims=True)).all(axis=0) if len(sides) else np.zeros(3, bool)
     return int(flat.argmax()) if flat.sum() == 1 else None
 
 
 def space_face_on(about: Space, depth: int) -> Space:
-    """The space of points in a plane, which is seen from its face, along the axis `depth` of the data.
+    """Return the space of points in a plane, seen face on along the data's axis `depth`.
 
-    The wind is from the left if it blows in the plane; else the first of the two axes lies across, the second is up.
+    Wind in the plane blows from the left; without it, the first of the two other axes goes across and the second up.
     """
     across, up = (axis for axis in np.eye(3) if not axis[depth])
     wind, high = (direction * (np.arange(3) != depth) for direction in (about.turn[2], about.turn[1]))
@@ -234,11 +234,11 @@ CARS = Space(np.eye(3))
 
 @dataclass(frozen=True)
 class View:
-    """How a shape's points become a picture, worked out once for prediction, truth and error.
+    """The mapping from a shape's points to a picture, computed once for prediction, truth and error.
 
-    vertices, weights (pixels, k): the points that each pixel of the frame's grid is interpolated from.
+    vertices, weights (pixels, k): the points, with weights, from which each pixel of the frame's grid is interpolated.
     clip: outline outside which nothing is drawn, or None; body: outline filled in grey, or None.
-    shadow: opacity of the shadow on the ground, as the grid, or None.
+    shadow: opacity (rows, columns) of the shadow on the ground, or None.
     wind: start and end (2,) of the arrow; ground: height of the ground line, or None.
     """
 
@@ -253,30 +253,30 @@ class View:
 
 
 def half_of(points: Array) -> int:
-    """1 or −1 where all points (N, 3) lie on that side of x = 0; else 0."""
+    """Return 1 or −1 if all points (N, 3) are on that side of x = 0; else 0."""
     low, high = points[:, 0].min(), points[:, 0].max()
     slack = 1e-3 * (high - low)
     return 1 if low >= -slack else -1 if high <= slack else 0
 
 
 def project(points: Array, viewer: Array = TOWARDS_VIEWER) -> Array:
-    """Orthographic three-quarter view: (N, 3) → (N, 2), seen from above; from the left, the wind blows to the right."""
+    """Project (N, 3) → (N, 2): an orthographic three-quarter view from above; seen from the left, wind blows right."""
     right = np.cross([0.0, 1.0, 0.0], viewer)
     right /= np.linalg.norm(right)
     return np.stack([points @ right, points @ np.cross(viewer, right)], axis=-1)
 
 
 def side(points: Array) -> Array:
-    """Side view: (N, 3) → (N, 2), the wind (z) from left to right and y up."""
+    """Project (N, 3) → (N, 2) to a side view, with the wind (z) from left to right and y up."""
     return points[:, [2, 1]]
 
 
 def visible(points: Array, normals: Array | None, viewer: Array = TOWARDS_VIEWER) -> NDArray[np.intp]:
-    """Indices of the points (N, 3) that the viewer of `project` sees.
+    """Return the indices of the points (N, 3) that the viewer of `project` sees.
 
-    Katz, Tal and Basri, Direct Visibility of Point Sets (2007): points are flipped about a large sphere round
-    the viewer; those on the hull of the result are in sight. It needs no mesh, and normals (N, 3) only refine
-    it. The viewer stands ten radii away, the sphere's radius is 10^2.5 times that.
+    Katz, Tal and Basri, Direct Visibility of Point Sets (2007): reflect the points in a large sphere around the viewer;
+    those on the convex hull of the result are visible. This needs no mesh; normals (N, 3) only refine it. The viewer
+    is ten radii away, and the sphere's radius is 10^2.5 times the distance of the farthest point.
     """
     centre = points.mean(axis=0)
     radius = np.linalg.norm(points - centre, axis=1).max()
@@ -290,7 +290,7 @@ def visible(points: Array, normals: Array | None, viewer: Array = TOWARDS_VIEWER
 
 
 def surface_view(points: Array, normals: Array | None, frame: Frame, space: Space = CARS) -> View:
-    """The view of a surface: points (N, 3) in m, unit normals (N, 3) outward if they are known.
+    """Return the view of a surface with points (N, 3) in m and, if known, outward unit normals (N, 3).
 
     QhullError: too few points, or all in a plane.
     """
@@ -298,7 +298,7 @@ def surface_view(points: Array, normals: Array | None, frame: Frame, space: Spac
     flat = project(points[seen], space.viewer)
     vertices, weights, inside = rasterise(flat, shape_triangles(flat), frame)
     pixel = (frame.high[0] - frame.low[0]) / GRID_WIDTH
-    # A hull of scattered points is jagged by about half their distance, so it is rounded by as much.
+    # The outline of scattered points is jagged by about half their distance, so blur by that much.
     spacing = float(np.median(np.asarray(cKDTree(flat).query(flat, k=2)[0])[:, 1]))
     clip = smooth_outline(inside, frame, blur=max(1.0, 0.5 * spacing / pixel), level=0.38)
 
@@ -314,21 +314,21 @@ def surface_view(points: Array, normals: Array | None, frame: Frame, space: Spac
 
 
 def surface_extent(points: Array, space: Space = CARS) -> Array:
-    """What the picture of a surface shows, projected: its points, its shadow and the arrow of the wind."""
+    """Return the projected points of everything in the picture of a surface: points, shadow and wind arrow."""
     shadow = [_on_ground(points)] if space.ground else []
     arrow = [_wind_arrow(points)] if space.wind else []
     return project(np.vstack([points, *shadow, *arrow]), space.viewer)
 
 
 def section_view(points: Array, body: Array | None, frame: Frame, space: Space = CARS) -> View:
-    """The view of a plane through a volume: points (N, 3) in m, and the body's (M, 3) if known.
+    """Return the view of a plane through a volume with points (N, 3) in m and, if known, the body's points (M, 3).
 
-    In a flow it is the vertical plane x = 0, to which one half alone is mirrored; else the middle of the depth, and
-    nothing is drawn in holes. Values are interpolated linearly from the points nearest to the plane: where an edge of
-    their Delaunay tetrahedra passes through it, the plane has a value; between those, triangles.
+    The plane is x = 0, in which half a flow is mirrored; in a solid (no body, no wind), it is the middle of the depth,
+    and holes stay empty. Values are interpolated linearly: edges of the Delaunay tetrahedra of the points nearest to
+    the plane give values where they cross it; between those, triangles do.
 
     QhullError: too few points, or all in a plane.
-    ValueError: no edge passes through the plane.
+    ValueError: fewer than 4 edges cross the plane.
     """
     is_solid = body is None and not space.wind
     if is_solid:
@@ -346,7 +346,7 @@ def section_view(points: Array, body: Array | None, frame: Frame, space: Space =
         edges = edges[~spans_a_hole(points, edges)]
     depth = points[edges, 0]
     if len(edges) < 4:
-        raise ValueError("hardly any points lie about the mid-plane")
+        raise ValueError("hardly any points are near the mid-plane")
     share = np.column_stack([depth[:, 1], -depth[:, 0]]) / (depth[:, 1] - depth[:, 0])[:, None]
     flat = np.sum(side(points)[edges] * share[..., None], axis=1)
     triangles = Delaunay(flat).simplices
@@ -367,7 +367,7 @@ def section_view(points: Array, body: Array | None, frame: Frame, space: Space =
 
 
 def flat_view(points: Array, frame: Frame) -> View:
-    """The view of points (N, 3) in a plane from its face; nothing is drawn in holes. QhullError: all in a line."""
+    """Return the view, face on, of points (N, 3) in a plane; leave holes empty. QhullError: all are in a line."""
     flat = side(points)
     triangles = Delaunay(flat).simplices
     vertices, weights, inside = rasterise(flat, triangles[~spans_a_hole(flat, triangles)], frame)
@@ -379,7 +379,7 @@ def _clip_with_holes(inside: NDArray[np.bool_], frame: Frame) -> Outline | None:
 
 
 def _near_the_section(points: Array) -> NDArray[np.intp]:
-    """Indices of the points (N, 3) that are the nearest to x = 0, in all and in each part of the plane."""
+    """Return the indices of the points (N, 3) nearest to x = 0, overall and in each part of the plane."""
     order = np.argsort(np.abs(points[:, 0]), kind="stable")
     flat = side(points) - side(points).min(axis=0)
     part = (flat * (PARTS - 1e-6) / np.maximum(flat.max(axis=0), 1e-12)).astype(int) @ [PARTS, 1]
@@ -394,7 +394,7 @@ def _on_ground(points: Array) -> Array:
 
 
 def _wind_arrow(points: Array) -> Array:
-    """Start and end (2, 3) of an arrow on the ground ahead of the shape."""
+    """Return the start and end (2, 3) of an arrow on the ground ahead of the shape."""
     tip = np.array([points[:, 0].mean(), points[:, 1].min(), points[:, 2].min()])
     ends: Array = tip - np.array([[0, 0, 0.85], [0, 0, 0.25]])
     return ends

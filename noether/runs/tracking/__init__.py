@@ -1,1 +1,1 @@
-"""Numbers of a run, written to the console, to files and to services."""
+"""Trackers, which write a run's numbers to the console, to files and to services."""

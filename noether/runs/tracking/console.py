@@ -1,4 +1,4 @@
-"""Shows a run while it trains: a live display on a terminal, a line per interval elsewhere."""
+"""Show a run while it trains: a live display on a terminal, one line per log interval elsewhere."""
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -14,14 +14,14 @@ from noether.runs.records import Row, metrics_of_row
 from noether.runs.tracking.tracker import Tracker
 
 LOOPS = {metric.name for metric in OF_THE_LOOP}
-"""What a training row has of every run; the rest a task's own update has returned."""
+"""Names of the metrics that the loop logs in every run; any others come from the task's own update."""
 
 
 class _Display(Progress):
-    """A bar, and below it the facts, side by side as far as the width allows: none is left out or cut."""
+    """A progress bar with facts below it, in as many columns as fit; none is omitted or cut."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yield the bar and the facts."""
+        """Yield the progress bar and the facts below it."""
         yield self.make_tasks_table(self.tasks)
         for task in self.tasks:
             left = "–:––" if task.time_remaining is None else timedelta(seconds=int(task.time_remaining))
@@ -30,7 +30,7 @@ class _Display(Progress):
 
 
 class ConsoleTracker(Tracker):
-    """Shows the rows of a run."""
+    """Tracker that shows a run's rows on the console."""
 
     def __init__(
         self, console: Console, *, described: Metrics, start_update: int, total_updates: int, total_epochs: float
@@ -50,7 +50,7 @@ class ConsoleTracker(Tracker):
             self._progress.update(self._bar, completed=update)
 
     def log(self, row: Row) -> None:
-        """Show a row: numbers beside the bar, or a line of text."""
+        """Show a row: in the live display, or as a line of text."""
         if row["kind"] == "training":
             self._log_training(row)
         elif row["kind"] == "evaluation":
@@ -67,12 +67,12 @@ class ConsoleTracker(Tracker):
             (self._console.say if row.get("asked_for") else self._console.warn)(row["text"])
 
     def _values(self, values: Mapping[str, float]) -> str:
-        """The loss, and what says most beside it."""
+        """Format the loss, followed by the headline metrics."""
         beside = {name: value for name, value in values.items() if name != "loss"}
         return "  ".join([*self._loss(values), *map(" ".join, self._described.headlines(beside))])
 
     def _loss(self, values: Mapping[str, float]) -> list[str]:
-        """The loss in words; nothing of a task whose metrics have none."""
+        """Format the loss; return [] if the values contain none."""
         return [f"loss {self._described['loss'].text(values['loss'])}"] if "loss" in values else []
 
     def _log_training(self, row: Row) -> None:
@@ -90,14 +90,14 @@ class ConsoleTracker(Tracker):
         self._console.only_log(line)
 
     def close(self) -> None:
-        """Stop the display and leave it on the screen."""
+        """Stop the live display and leave it on the screen."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
 
 
 def time_line(row: Row) -> str:
-    """Return a row of kind `time_use` in one line: shares of the time; the slowest rank where there are several."""
+    """Format a row of kind `time_use` in one line: shares of the time, and the slowest rank if there are several."""
     parts = row["parts"]
     total = sum(parts.values()) or 1.0
     shares = sorted(((value / total, name) for name, value in parts.items()), reverse=True)

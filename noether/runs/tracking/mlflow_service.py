@@ -1,4 +1,4 @@
-"""MLflow: one run through every requeue, in the store that MLFLOW_TRACKING_URI names, or one beside the runs."""
+"""MLflow: one MLflow run across all requeues, in the store at MLFLOW_TRACKING_URI or in mlruns/ next to the runs."""
 
 import os
 import re
@@ -11,20 +11,20 @@ from noether.config.section import flat
 from noether.runs.tracking.services import RunFacts
 
 LONGEST_PARAMETER = 500
-"""Characters of a parameter's value; MLflow refuses more than 6,000, and nobody reads more than a line."""
+"""Longest value of a parameter in characters; MLflow refuses more than 6,000, and nobody reads more than a line."""
 ENTRIES_AT_ONCE = 100
-"""MLflow's limit for one call."""
+"""Parameters or tags in one call: MLflow's limit."""
 STATUS = {"done": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
 class MlflowService:
-    """Logs to MLflow by its client, which keeps nothing global."""
+    """Service that logs through MLflow's client, which has no global state."""
 
     def open(self, facts: RunFacts) -> str:
-        """Begins the run, or goes on with it under its id."""
+        """Create the MLflow run, or resume it by its id."""
         uri = os.environ.get("MLFLOW_TRACKING_URI") or (facts.folder.resolve().parent / "mlruns").as_uri()
-        if uri.startswith("file:") or ":" not in uri:  # a folder, as it is usually written
-            # Recent versions of MLflow write to a folder only where this is set; a node has no server.
+        if uri.startswith("file:") or ":" not in uri:  # A folder, given as a URL or a path.
+            # Recent versions of MLflow write to a folder only if this is set; a node has no server.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         self._client = MlflowClient(uri)
         self._shown: dict[str, int] = {}
@@ -39,7 +39,7 @@ class MlflowService:
             self._run = str(self._client.create_run(where, run_name=facts.run_id).info.run_id)
         asked = {key: str(value)[:LONGEST_PARAMETER] for key, value in flat(facts.settings) if value != {}}
         known = self._client.get_run(self._run).data
-        # A parameter keeps its first value for ever: what has changed since is a tag of the same name.
+        # A parameter cannot change: a setting that has changed since becomes a tag of the same name.
         shown = {**known.params, **known.tags}
         tags = [RunTag(key, value) for key, value in asked.items() if shown.get(key, value) != value]
         tags.append(RunTag("noether.folder", str(facts.folder)))
@@ -50,21 +50,21 @@ class MlflowService:
         return self._run
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:
-        """Logs the numbers over updates; what a start that was killed has shown already is not shown twice."""
-        # MLflow takes letters, digits and _-./ : in a name, and refuses all numbers for one that has another character.
+        """Log the numbers at an update; skip updates that an earlier, killed attempt has already logged."""
+        # MLflow allows letters, digits and _-./ : in a name; one bad name makes it refuse the whole call.
         named = {re.sub(r"[^/\w.\- :]", "_", re.sub(r"[()]", "", name)): value for name, value in numbers.items()}
         new = [Metric(name, value, 0, update) for name, value in named.items() if update > self._last_shown(name)]
         if new:
             self._client.log_batch(self._run, new)
 
     def _last_shown(self, name: str) -> int:
-        """The last update that an earlier start has logged a number for; -1: none."""
+        """Return the last update at which an earlier attempt logged this metric; -1 if there is none."""
         if self._goes_on and name not in self._shown:
             history = self._client.get_metric_history(self._run, name)
             self._shown[name] = max((metric.step for metric in history), default=-1)
         return self._shown.get(name, -1)
 
     def close(self, ended: str) -> None:
-        """Mark the run as ended; a start that goes on marks it as running again, one that has lost it leaves it so."""
+        """Set the run's final status; leave it unchanged if a newer attempt has taken over the run."""
         if ended in STATUS:
             self._client.set_terminated(self._run, STATUS[ended])

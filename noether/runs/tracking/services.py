@@ -1,6 +1,6 @@
-"""Rows of a run → services such as W&B and MLflow, by name or by the dotted path of a user's own.
+"""Send a run's rows to services such as W&B and MLflow, or to a user's own service, given by its dotted path.
 
-A service never ends or slows a run: a thread calls it, and whatever it raises is reported once.
+A service never ends or slows a run: a thread calls it, and an exception from it is reported once.
 """
 
 import queue
@@ -20,18 +20,18 @@ from noether.runs.records import Row, read_record, write_record
 from noether.runs.tracking.tracker import Tracker, logged
 
 HELD_ROWS = 10_000
-"""Rows that wait for a slow service; beyond that, new ones are dropped, with a warning."""
+"""Most rows that may wait for a slow service; further rows are dropped, with a warning."""
 CLOSE_SECONDS = 30.0
-"""How long the end of a run waits for a service to take what is left."""
+"""Time that the end of a run waits for a service to take the remaining rows."""
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a service is told about a run.
+    """The facts about a run that a service receives.
 
-    `session` is what the service returned at the run's first start, None there: with it, a requeued run stays one run.
-    `described` says what is known of the metrics whose numbers it is given, as `GROUP/METRIC`. `weights` are those that
-    are evaluated, the selected first: there is a group of each, `group_name("validation", "ema")`.
+    session: the id that the service returned when the run first started, so that a requeued run stays one run there;
+        None at the first start. described: descriptions of the metrics, which are logged as `GROUP/METRIC`.
+    weights: the kinds of weights to evaluate, the selected kind first; each has a group, such as `validation (ema)`.
     """
 
     run_id: str
@@ -43,16 +43,16 @@ class RunFacts:
 
 
 class Service(Protocol):
-    """What a service offers. Each method may raise anything: the run goes on."""
+    """Interface of a service. Its methods may raise any exception; the run continues."""
 
     def open(self, facts: RunFacts) -> str:
-        """Begins the run, or goes on with `facts.session`; returns the id that goes on with it."""
+        """Create the run in the service, or resume `facts.session`; return the id to resume it by."""
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:
-        """Take the numbers of one row."""
+        """Log the numbers of one row."""
 
     def close(self, ended: str) -> None:
-        """Write what is left. `ended`: done, stopped (saved, to go on later), failed, or lost to a newer start."""
+        """Write the remaining rows. `ended`: done, stopped (saved and resumable), failed, lost (to a newer attempt)."""
 
 
 CLASSES = {
@@ -60,11 +60,11 @@ CLASSES = {
     "mlflow": "noether.runs.tracking.mlflow_service.MlflowService",
 }
 """The class of each name in `noether.config.trainer.SERVICES`."""
-_ONE_AT_A_TIME = threading.Lock()  # Services open at the same time, and their ids are in one file.
+_ONE_AT_A_TIME = threading.Lock()  # Services open concurrently, and share the file of ids.
 
 
 class ServiceTracker(Tracker):
-    """Passes rows to one service through a thread of its own. `sync` promises nothing of what a service has."""
+    """Tracker that passes rows to one service in a thread. `sync` does not wait for the service."""
 
     def __init__(
         self, name: str, service: Service, facts: RunFacts, warn: Callable[[str], None], writer: Writer = UNFENCED
@@ -86,12 +86,12 @@ class ServiceTracker(Tracker):
                 self._service.log(*entry)
                 self._taken += 1
             self._service.close(entry)
-        except Exception as error:  # Whatever a service raises: the run does not depend on it.
+        except Exception as error:  # The run does not depend on the service.
             self._failed = True
-            self._warn(f"the tracker {self._name} takes no more rows: {type(error).__name__}: {error}")
+            self._warn(f"the tracker {self._name} has failed and gets no more rows: {type(error).__name__}: {error}")
 
     def log(self, row: Row) -> None:
-        """Hands a row's numbers to the thread."""
+        """Pass a row's numbers to the thread."""
         numbers = {f"{group}/{name}": value for group, name, value in logged(row)}
         self._offered += bool(numbers)
         if self._failed or not numbers:
@@ -104,25 +104,25 @@ class ServiceTracker(Tracker):
                 self._warn(f"the tracker {self._name} is slower than the run: rows are dropped")
 
     def close(self) -> None:
-        """Wait for nothing: no row comes any more, but how the run ends is not known yet."""
+        """Do nothing: no more rows follow, but `end` has yet to report how the run ended."""
 
     def end(self, ended: str) -> None:
-        """Tell the service, and wait for it to take what is left, for at most `CLOSE_SECONDS` each."""
+        """Queue the end and wait for the service to finish, each for at most `CLOSE_SECONDS`."""
         if not self._failed:
             with suppress(queue.Full):
                 self._rows.put(ended, timeout=CLOSE_SECONDS)
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
-            self._warn(f"the tracker {self._name} is not done after {CLOSE_SECONDS:.0f} s: its last rows may be lost")
-        elif self._taken < self._offered:  # Said where it happened too, which may be hours of output ago.
+            self._warn(f"the tracker {self._name} is not done after {CLOSE_SECONDS:.0f} s; its last rows may be lost")
+        elif self._taken < self._offered:  # A repeat: the first warning may be hours of output ago.
             self._warn(f"the tracker {self._name} took {self._taken} of {self._offered} rows; the run's folder has all")
 
 
 @dataclass
 class Services:
-    """A run's services, which are told how it ended when this is left; what could not be had is said again.
+    """Context manager of a run's services: on exit, tells them how the run ended and repeats `left_out`.
 
-    left_out: what to say of those. stopped: whether the run is not complete.
+    left_out: warnings about services that failed to load. stopped: whether the run stopped before it was complete.
     """
 
     trackers: Sequence[ServiceTracker]
@@ -144,15 +144,15 @@ class Services:
 
 
 def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], None], writer: Writer) -> Services:
-    """Return a tracker for each name; one that cannot be had is reported, now and at the end.
+    """Return a tracker for each name; warn, now and at the end, of services that fail to load.
 
-    `facts`: of the run, without a session. `writer` writes the ids of the run in the services, where it may.
+    facts: the run's facts, without a session. writer: writes the run's ids in the services, if it holds the lease.
     """
     trackers, left_out = [], []
     for name in names:
         try:
             service: Service = load_object(name, "tracker.services", CLASSES)()
-        except Exception as error:  # Whatever its module or constructor raises.
+        except Exception as error:  # Its module or constructor may raise anything.
             why = f"{type(error).__name__}: {error}"
             if isinstance(error, RequestError):
                 why = f"{error.summary} ({error.seen})"
@@ -165,5 +165,5 @@ def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], N
 
 
 def sessions(folder: Path) -> dict[str, str]:
-    """Return the id of the run in each service, by the service's name, as an earlier start kept it."""
+    """Return the run's id in each service, by the service's name, as an earlier attempt stored it."""
     return {name: str(value) for name, value in read_record(folder / "trackers.json").items()}

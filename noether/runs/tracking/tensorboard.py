@@ -18,12 +18,12 @@ from noether.runs.tracking.tracker import Tracker, logged
 
 
 class TensorBoardFile(Tracker):
-    """Writes the numbers of each row as scalars over updates.
+    """Tracker that writes the numbers of each row as scalars over updates.
 
-    Every start of a run has an event file of its own. One that goes on, or that begins anew where an earlier start
-    left events, tells TensorBoard to forget what was written after the update it resumes from.
-    Written here and not by torch's or TensorBoard's writer: theirs hold events in a queue that a kill loses, and
-    their thread ends for good at the first full disk.
+    Each attempt at a run has its own event file. If there are events of an earlier attempt, the new file tells
+    TensorBoard to discard those after the update from which this attempt resumes (all if it starts anew).
+    This does not use the writers of torch or TensorBoard: they queue events, which a kill loses, and their thread ends
+    for good at the first full disk.
     """
 
     file: AppendingFile
@@ -32,7 +32,7 @@ class TensorBoardFile(Tracker):
         self._described, self._told = described, set[str]()
         make_folder(folder)
         earlier = sorted(folder.glob("events.out.tfevents.*"))
-        # TensorBoard reads the files of a folder in the order of their names.
+        # TensorBoard reads the files of a folder in the order of their names, so this name must sort last.
         seconds = (re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in earlier)
         newest = max((int(found[1]) for found in seconds if found), default=0)
         name = f"events.out.tfevents.{max(int(time.time()), newest + 1)}.{socket.gethostname()}"
@@ -48,7 +48,7 @@ class TensorBoardFile(Tracker):
             self._add(Event(wall_time=time.time(), step=row["update"], summary=Summary(value=summary)))
 
     def _value(self, tag: str, name: str, value: float) -> Summary.Value:
-        """A number; the first of its tag with what it is in words, which TensorBoard shows beside the curve."""
+        """Return a scalar; add the metric's description, which TensorBoard shows, to the first one of each tag."""
         if tag in self._told:
             return Summary.Value(tag=tag, simple_value=value)
         self._told.add(tag)

@@ -1,4 +1,4 @@
-"""Numbers → people and files: every row of a run goes to each tracker."""
+"""Trackers: they receive every row of a run, and show it or write it to a file."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from noether.runs.records import Row, metrics_of_row, read_metrics, row_line, ro
 
 
 def group_name(split: str, weights: str) -> str:
-    """Return the group of what some weights, or none, had on a split: training, validation (ema)."""
+    """Return the group name of metrics by split and weights (if any): training, validation (ema)."""
     return f"{split} ({weights})" if weights else split
 
 
 def logged(row: Row) -> list[tuple[str, str, float]]:
-    """Return the group, name and value of each metric of a row; nothing of other rows."""
+    """Return the group, name and value of each metric that is not None; [] for rows that hold no metrics."""
     if row["kind"] not in ("training", "evaluation", "epoch"):
         return []
     split, weights, values = metrics_of_row(row)
@@ -25,29 +25,29 @@ def logged(row: Row) -> list[tuple[str, str, float]]:
 
 
 class Tracker:
-    """Receives the rows of a run, `kind`, `update`, `epoch`, `samples` and values. `file` is where it appends them."""
+    """Receives a run's rows: `kind`, `update`, `epoch`, `samples` and values. `file`: its output file, or None."""
 
     file: AppendingFile | None = None
 
     def log(self, row: Row) -> None:
-        """Write one row. Raises OSError where that fails; training goes on without it."""
+        """Write one row. OSError: it cannot be written; training continues."""
         raise NotImplementedError
 
     def advance(self, update: int) -> None:
-        """Called after every update, so it must be cheap."""
+        """Note that an update was made. Called after every update, so it must be cheap."""
 
     def sync(self) -> None:
-        """Return once every row is on the disk; called by the thread that writes checkpoints."""
+        """Wait until every row is on disk; the checkpoint-writing thread calls this."""
         if self.file is not None:
             self.file.sync()
 
     def close(self) -> None:
-        """Write what was not written yet, and close."""
+        """Write the rows not written yet, and close."""
         if self.file is not None:
             self.file.close()
 
     def discard(self) -> None:
-        """Close without writing anything more, as far as that can be helped."""
+        """Close without writing anything more, if the tracker can."""
         if self.file is not None:
             self.file.discard()
         else:
@@ -55,9 +55,9 @@ class Tracker:
 
 
 class Trackers:
-    """Passes every row to each tracker. A disk that refuses a row is reported once, and does not end the run.
+    """Passes every row to each tracker. A disk that refuses rows is reported once and does not end the run.
 
-    `check` is called before anything is written; it raises a NoetherError where nothing may be, from now on.
+    check: called before each write; raises a NoetherError if this process may no longer write.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Trackers:
 
     def log(self, row: Row) -> None:
         """Pass a row to each tracker."""
-        with suppress(OSError):  # What cannot be read now is asked again before the next row.
+        with suppress(OSError):  # If it cannot be checked now, it is checked again before the next row.
             self._check()
         for number, tracker in enumerate(self._trackers):
             try:
@@ -80,18 +80,18 @@ class Trackers:
             except OSError as error:
                 if number not in self._failing:
                     self._failing.add(number)
-                    self._warn(f"rows are held back, {type(tracker).__name__} cannot be written: {error.strerror}")
+                    self._warn(f"rows are held back: {type(tracker).__name__} cannot write: {error.strerror}")
             else:
                 self._failing.discard(number)
 
     def advance(self, update: int) -> None:
-        """Pass on that an update was made."""
+        """Tell each tracker that an update was made."""
         for tracker in self._trackers:
             tracker.advance(update)
 
     def sync(self) -> None:
-        """Return once every row so far is on the disk. Raises OSError where one cannot be."""
-        self._check()  # Rows that were held back may be about to be written.
+        """Wait until every row so far is on disk. OSError: one cannot be written."""
+        self._check()  # `sync` may write rows that were held back.
         for tracker in self._trackers:
             tracker.sync()
 
@@ -103,7 +103,7 @@ class Trackers:
             self._close()
 
     def _close(self) -> None:
-        """Close each tracker; where a newer start owns the run, rows not yet written are dropped."""
+        """Close each tracker; if a newer attempt owns the run, drop the rows not written yet."""
         try:
             with suppress(OSError):
                 self._check()
@@ -119,14 +119,14 @@ class Trackers:
 
 
 UNCOUNTED = ("checkpoint", "time_use")
-"""Kinds of rows that are written after the checkpoint of their update, which counts the rows before it."""
+"""Kinds of rows written after the checkpoint of their update, and so not in the number of rows that it stores."""
 
 
 class MetricsFile(Tracker):
-    """Appends rows to metrics.jsonl.
+    """Tracker that appends rows to metrics.jsonl.
 
-    A resumed run first drops the rows after the update it resumes from: they will be made again. The file is always a
-    new one, so that what an earlier start of the run may still append goes to the old one.
+    A resumed run first drops the rows after the update from which it resumes, because it will log them again. Each
+    attempt writes a new file, so that anything that an earlier attempt still appends goes to the old one.
     """
 
     file: AppendingFile
@@ -140,22 +140,22 @@ class MetricsFile(Tracker):
         *,
         rows: int = 0,
     ) -> None:
-        """Open the history of a run that goes on after an update: `rows` is how many there were, `UNCOUNTED` left out.
+        """Open a run's history up to `start_update`, which should hold `rows` rows, not counting `UNCOUNTED` kinds.
 
-        `warn` is told of rows that cannot be read or are missing, and of a file that is removed under the run.
+        warn: receives warnings of unreadable or missing rows, and of a file that is removed during the run.
         """
         kept = [row for row in read_metrics(path, warn) if row["update"] <= start_update]
         self._saved = {row["update"] for row in kept if row["kind"] == "checkpoint"}
         missing = rows - sum(row["kind"] not in UNCOUNTED for row in kept)
         if missing > 0:
-            warn(f"{path} has lost {missing} of its {rows} rows up to update {start_update}; the run goes on without")
+            warn(f"{path} has lost {missing} of its {rows} rows up to update {start_update}; the run continues without")
         write_whole(path, rows_text(kept), writer)
         self.file = AppendingFile(path, writer, warn)
 
     def log(self, row: Row) -> None:
-        """Write one row with the time of day.
+        """Write one row with its time in seconds since the epoch.
 
-        A checkpoint that is written a second time, after an evaluation that a stop cut short, is told of once.
+        Skip the second row of a checkpoint that was rewritten after a stop had cut its evaluation short.
         """
         if row["kind"] == "checkpoint":
             if row["update"] in self._saved:

@@ -1,4 +1,4 @@
-"""Weights & Biases: one run through every requeue. WANDB_MODE=offline is for nodes without a network."""
+"""Weights & Biases: one W&B run across all requeues. Use WANDB_MODE=offline on nodes without a network."""
 
 import os
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from noether.runs.tracking.tracker import group_name
 
 
 class WandbService:
-    """Logs to wandb. Project, entity, mode and the like are wandb's own environment variables (WANDB_PROJECT, …)."""
+    """Service that logs to wandb. Its environment variables set project, entity, mode etc. (WANDB_PROJECT, …)."""
 
     def open(self, facts: RunFacts) -> str:
-        """Begins the run, or goes on with it under its id; offline parts are joined by `wandb sync`."""
+        """Create the W&B run, or resume it by its id; `wandb sync` joins the parts of an offline run."""
         self._run = wandb.init(
             dir=str(facts.folder),
             id=facts.session,
@@ -23,24 +23,24 @@ class WandbService:
             resume="allow",
             settings=wandb.Settings(console="off", silent=True),
         )
-        # What is given to `init` counts for a run that begins; of one that goes on, the settings of before stay.
+        # `init` sets the config of a new run only; a resumed run keeps its old settings.
         if facts.session is not None:
             self._run.config.update(dict(facts.settings), allow_val_change=True)  # type: ignore[no-untyped-call]
-        # Rows after a resume may repeat updates that a killed start had logged: wandb's own step would refuse them.
+        # A resumed run may repeat updates that a killed attempt has logged; wandb's own step would refuse them.
         self._run.define_metric("*", step_metric="update")
         best = {"lower": "min", "higher": "max"}
-        for metric in facts.described.values():  # The table of runs shows the best evaluation, not the last.
+        for metric in facts.described.values():  # Make the table of runs show the best evaluation, not the last.
             for weights in facts.weights if metric.better else ():
                 name = f"{group_name('validation', weights)}/{metric.name}"
                 self._run.define_metric(name, step_metric="update", summary=best[metric.better])
         return str(self._run.id)
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:
-        """Logs the numbers over updates."""
+        """Log the numbers at an update."""
         self._run.log({**numbers, "update": update})
 
     def close(self, ended: str) -> None:
-        """Mark the part as finished, failed, or, where the run goes on later, preempted."""
+        """Mark the run as finished or failed, or as preempted if it may be resumed."""
         if ended in ("stopped", "lost"):
             self._run.mark_preempting()
         self._run.finish(exit_code=0 if ended == "done" else 1)

@@ -242,7 +242,7 @@ def test_damaged_files_are_named(tmp_path: Path, folder: RunFolder) -> None:
     texts = Page(write_report(damaged).read_text()).texts
     assert "result.json cannot be read" in texts["errors"]
     assert "test.npz cannot be read" in texts["cases"]
-    assert "plan.json cannot be read (ValueError: a list where an object should be)" in texts["plan"]
+    assert "plan.json cannot be read (ValueError: a list instead of an object)" in texts["plan"]
     assert "The run has made 1 update and has not been evaluated" in texts[""]
 
 
@@ -413,8 +413,8 @@ def test_a_result_of_another_shape_is_named_and_the_page_is_made_without_it(cont
     folder.result.write_text(json.dumps(content))
     run = read_run(folder)
     assert run.result == {}
-    assert "of another kind" in run.troubles["result.json"]
-    assert "of another kind" in render_report(run)
+    assert "of the wrong type" in run.troubles["result.json"]
+    assert "of the wrong type" in render_report(run)
 
 
 def folder_gone(folder: RunFolder) -> None:

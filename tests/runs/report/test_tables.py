@@ -43,7 +43,7 @@ def test_pace_and_device_use_are_written_as_metrics_are() -> None:
 @pytest.mark.parametrize("ratio", [float("nan"), float("inf")], ids=["0-of-0", "something-of-0"])
 def test_a_ratio_to_a_field_of_zeros_is_a_dash_and_said_in_words(ratio: float) -> None:
     text = text_of(relative_l2=ratio)
-    assert "undefined (–) where a field, or a component, is 0 everywhere" in text
+    assert "undefined (–) if a field or component is 0 everywhere" in text
     assert "–  " in text
     assert "nan" not in text
     assert "inf" not in text
