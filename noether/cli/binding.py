@@ -51,7 +51,9 @@ class Call(Memberless):
 
 
 def bind(words: Sequence[str], engine: str = "") -> Call:
-    """Return the call that a command line requests, possibly Fire's help; `engine` is the container's, or "".
+    """Return the call that a command line requests, possibly Fire's help.
+
+    `engine` is the name of the container engine, or "" outside a container.
 
     RequestError: words are missing, unknown or left over; the fix is the line that was probably meant.
     """

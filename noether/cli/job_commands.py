@@ -119,7 +119,7 @@ def lint(
     *scripts: str, hp: str | None = None, fix: bool = False, json: bool = False, format: str = "text",
     rules: bool = False, slurm: str | None = None, site: str | None = None, advice: bool = False,
 ) -> int:  # fmt: skip
-    """Check a job script before it is submitted: slurm-lint, which knows noether train and noether run here.
+    """Check a job script before you submit it: slurm-lint, extended to understand noether train and noether run.
 
     Takes any script for sbatch, a folder that submitit wrote, or a README. Exit code 0: no errors (there may be
     warnings); 1: errors; 2: a file could not be read.
@@ -127,7 +127,7 @@ def lint(
     Args:
         scripts: files, folders, and overrides of the configuration: job.sbatch trainer.effective_batch_size=64
         hp: a YAML file with settings: also check that the job's ranks can share its batch
-        fix: write the certain fixes into a copy beside each script: job.fixed.sbatch
+        fix: write the fixes that cannot be wrong into a copy beside each script: job.fixed.sbatch
         json: short for --format json
         format: text, json, github (annotations) or sarif (code scanning)
         rules: list the rules; check nothing

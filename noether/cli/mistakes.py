@@ -30,7 +30,7 @@ NO_VALUE = "\0"  # Marks a flag without a value; no word of a command line can c
 
 
 def is_flag(word: str) -> bool:
-    """Return whether Fire treats a word as a flag; it does not so treat -1."""
+    """Return whether Fire treats a word as a flag. Negative numbers such as -1 are not flags."""
     return re.match("--|-[a-zA-Z]", word) is not None
 
 

@@ -36,7 +36,7 @@ def section_help(section: str) -> str:
 
 
 def setting_help(name: str) -> str:
-    """Return the text of `noether help trainer.max_epochs`: one setting, with its type, default and plain value.
+    """Return the text of `noether help trainer.max_epochs`: one setting's type, default and current value.
 
     RequestError: there is no such setting; the fix names the one that was meant.
     """

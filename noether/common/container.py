@@ -1,4 +1,4 @@
-"""Detect the container this process runs in, and write the line that starts it with what it lacks."""
+"""Detect the container this process runs in, and write the command that restarts it with a missing mount or option."""
 
 import os
 import re
@@ -70,7 +70,7 @@ def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, st
 
 
 def fix_for_container(error: NoetherError) -> NoetherError:
-    """Return a refusal whose fix is typed outside this container of the project's image; unchanged elsewhere."""
+    """In a container of the project's image, rewrite the fix to be typed outside it; elsewhere, return it unchanged."""
     engine = image_engine(os.environ)
     if not engine or not isinstance(error, RequestError):
         return error

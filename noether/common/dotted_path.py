@@ -93,7 +93,7 @@ def _check_granted(path: str, setting: str) -> None:
     if path not in _GRANTED.get():
         raise RequestError("untrusted-code", f"{setting} names code that would run with your rights",
                            seen=f"{setting}={path}, in settings that are not known to be yours",
-                           expected="one of noether's own, or settings that you have written or read",
+                           expected="a name of noether's, or settings that you wrote or have reviewed",
                            fix="--trust, or trust=True in Python      (after reading the settings)")  # fmt: skip
 
 

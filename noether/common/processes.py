@@ -152,7 +152,7 @@ submitit uses the same signal. NCCL uses SIGUSR1 in places (submitit #1697).
 
 
 class EndedBySignal(SystemExit):
-    """Exit on a signal. Code that treats a SystemExit of user code as a failure lets this one pass."""
+    """A SystemExit raised for a signal. Code that treats a SystemExit of user code as a failure must let it through."""
 
 
 def leave_when_told() -> None:

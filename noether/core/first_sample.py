@@ -149,7 +149,7 @@ def check_stream(problem: Problem, group: Group) -> str:
             "stream-not-the-same", f"{train.kind} does not yield the same samples every time it is read",
             seen="two readings differ" if digest is None else f"rank {group.rank} reads other samples than rank 0",
             expected="all samples in the same order on every rank; noether gives each rank its share",
-            fix="rng = random.Random(0)      (in __iter__, for its random numbers; do not share the samples out)",
+            fix="rng = random.Random(0)      (create it in __iter__; do not divide the samples among ranks)",
         )  # fmt: skip
     otherwise = "; two readings differ, so a resume has other samples" if digest is None else ""
     return f"each rank reads all of it in order, in one process; a resume reads again up to its place{otherwise}"

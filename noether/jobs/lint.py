@@ -67,7 +67,7 @@ class NoetherLines:
         return 0
 
     def check(self, job: Job) -> Iterator[Finding]:
-        """batch-not-divisible, configuration-refused: the configuration given, or that of the script's own line."""
+        """Check the configuration given on the command line, or else the one on the script's `noether train` line."""
         for launch in job.trainings:
             line: TrainLine | None = ((), self.hp) if self.hp or self.overrides else None
             if launch.layer("ranks"):

@@ -54,7 +54,7 @@ class OwnDataset:
         if not isinstance(sample, Mapping):
             raise RequestError("sample-not-a-dictionary", f"a sample of {self.kind} is not a dictionary",
                                seen=f"sample {index} is a {type(sample).__name__}",
-                               expected="tensors by name: what the model reads and the task scores",
+                               expected="named tensors: the model's inputs and the task's targets",
                                fix=EXAMPLE)  # fmt: skip
         if "index" in sample:
             raise RequestError("sample-key-reserved", f"samples of {self.kind} use a key that is reserved for batches",
@@ -120,7 +120,7 @@ class OwnStream(OwnDataset):
                 read += 1
                 yield sample
         raise RequestError("stream-ended", f"{self.kind} gives no samples", seen=f"{read} samples, then no more",
-                           expected="the samples from the first on, whenever __iter__ is called",
+                           expected="the first sample again at every call of __iter__",
                            fix="def __iter__(self): ...      (opens what it reads, and yields samples)")  # fmt: skip
 
 

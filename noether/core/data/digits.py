@@ -60,7 +60,7 @@ class DigitsDataset:
 
 
 def open_digits(root: Path | None, split: str) -> DigitsDataset:
-    """Open "train" or "test" in a folder with the four IDX files, gzipped or not; without `root`, in the package.
+    """Open "train" or "test" from four IDX files in `root`, gzipped or not, or from the package if `root` is None.
 
     RequestError: a file is missing or is not an IDX file, images and labels do not match, or the package is missing.
     """

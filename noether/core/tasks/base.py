@@ -150,7 +150,7 @@ class Task:
         return predictions
 
     def size_key(self, name: str, keys: Iterable[str]) -> str | None:
-        """Return the key of the areas or volumes of a field's points, one of `keys`. Default: None."""
+        """Return which of `keys` holds the area or volume of each of a field's points. Default: None."""
         return None
 
     def describe_metrics(self) -> Iterable[Metric]:

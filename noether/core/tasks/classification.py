@@ -51,7 +51,7 @@ class ClassificationTask(Task):
         return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Return for each sample: cross-entropy, 1 if the likeliest class is right, that class, and the true class."""
+        """Return each sample's cross-entropy, accuracy (1 or 0), predicted class and true class."""
         logits, labels = self._checked(predictions, batch)
         self._check_labels(labels)
         likeliest = logits.argmax(dim=1)

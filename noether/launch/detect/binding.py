@@ -61,7 +61,7 @@ class Binding:
         restarts: tuple[int, str],
         reasons: dict[str, str],
     ) -> Placement:
-        """Return the task's placement. The reasons of `endpoint` and `restarts` go before the last of `reasons`."""
+        """Return the task's placement. Those of `endpoint` and `restarts` are inserted before its last reason."""
         *others, last = {**reasons, "workers": f"{reasons['workers']}; {self.reason}"}.items()
         return Placement(
             launcher, self.world_size, nodes, self.task.node_rank, self.workers, endpoint[0], restarts[0],

@@ -51,7 +51,7 @@ class RunIdentity:
         return hashlib.sha256(self.as_text().encode()).hexdigest()[:16]
 
     def as_text(self) -> str:
-        """Return it as one line of JSON, for `from_text`."""
+        """Return this identity as one line of JSON, which `from_text` reads."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod

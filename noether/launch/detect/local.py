@@ -156,7 +156,7 @@ def agree_on_nodes(request: LaunchRequest, count: int, node_rank: int | None, so
 
 
 def cluster_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
-    """Place this node's workers if a launcher of the table started a process on each node; return None if none did.
+    """Place this node's workers if a known launcher started a process on each node; return None if none did.
 
     RequestError: a setting contradicts the launcher. Incomplete variables are left to `refuse_unknown`.
     """
@@ -221,7 +221,7 @@ def kubernetes_placement(request: LaunchRequest, here: LaunchContext) -> Placeme
     if request.nodes is None:
         raise RequestError("pods-not-counted",
                            "this is a pod of an Indexed Job, but nothing says how many pods train together",
-                           seen=f"{seen}, nodes is not set", expected="nodes, with the Job's number of completions",
+                           seen=f"{seen}, nodes is not set", expected="nodes=N, where N is the Job's `completions`",
                            fix=f"nodes=N      (completions: N and parallelism: N in the Job)\n{OWN_RUNS}")  # fmt: skip
     if index >= request.nodes:
         raise RequestError("pod-index-too-high",

@@ -325,7 +325,7 @@ def misplaced(job: Job) -> Iterator[Finding]:
 
 
 def unset(job: Job) -> Iterator[Finding]:
-    """unset-variable: a number of GPUs or tasks comes from a variable that Slurm sets only for another option."""
+    """unset-variable: a number of GPUs or tasks comes from a variable that Slurm leaves empty here."""
     given = {option.name for option in job.options.given}
     gpus = {"gres", "gpus", "gpus-per-node"} & given and "gpus-per-task" not in given
     tasks = "nodes" in given and not {"ntasks", "ntasks-per-node", "ntasks-per-gpu"} & given

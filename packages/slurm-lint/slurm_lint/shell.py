@@ -186,7 +186,7 @@ class ShellText:
 
 
 def ends_parser(text: str) -> bool:
-    """Return whether a text crashes the grammar's parser, or takes it longer than PARSE_LIMIT_S, tried in a child."""
+    """Parse a text in a child process; return whether the parser crashes or takes longer than PARSE_LIMIT_S."""
     child = get_context("fork").Process(target=Parser(_BASH).parse, args=(_shown(text),))
     child.start()
     child.join(PARSE_LIMIT_S)

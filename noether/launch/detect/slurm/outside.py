@@ -45,7 +45,7 @@ def outside_placement(request: LaunchRequest, here: LaunchContext, process: Outs
 
 
 def refuse_wrong_place(request: LaunchRequest, environ: Mapping[str, str], host: str, facts: ProcessFacts) -> None:
-    """Raise RequestError if srun should have started this process, without looking at its devices."""
+    """Raise RequestError if srun should have started this process. Its devices are not examined."""
     if request.nodes is None and not environ.get("RANK") and mpi_process(environ) is None:
         process = slurm_process(environ, facts)
         if isinstance(process, OutsideStep):
