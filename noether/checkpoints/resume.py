@@ -39,7 +39,7 @@ from noether.runs.folder import (
     newest_run,
 )
 from noether.runs.lease import Lease, attempts_so_far, read_attempt
-from noether.runs.records import read_metrics
+from noether.runs.records import mapping, read_metrics
 
 
 class ResumeRule(Enum):
@@ -333,3 +333,25 @@ def _begun_as(folder: RunFolder) -> Path | None:
             if saved and place != folder.checkpoints and saved[-1].meta().get("run_id") == folder.run_id:
                 return place.parent
     return None
+
+
+def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequence[str], run: str) -> list[str]:
+    """Return a line if a run resumes with other data than its checkpoint's, and the settings accept that.
+
+    `now`: the data of this start, by `data_identity`. RequestError: they differ, and `accept_changes` has neither
+    dataset nor all.
+    """
+    before = mapping(meta, "data") or now
+    if before == now:
+        return []
+    seen, expected = (
+        f"{data.get('training')} and {data.get('test')} samples, digest {str(data.get('digest'))[:12]}"
+        for data in (now, before)
+    )
+    if not is_accepted("dataset", accepted):
+        raise RequestError("resume-other-data", f"the data are not what {run} was trained on", expected=expected,
+                           seen=f"{seen} (training and test)",
+                           fix="dataset_root=FOLDER      (the folder of the previous data)\n"
+                           f"'accept_changes=[{','.join([*accepted, 'dataset'])}]'      (continues with these data; "
+                           "resume=null run_id=ANOTHER_NAME starts a run of its own)")  # fmt: skip
+    return [f"the data have changed since the checkpoint, as accepted: {expected} before, {seen} now"]

@@ -18,17 +18,10 @@ from noether.common.console import Console
 from noether.common.errors import ExitCode, RequestError
 from noether.common.numbers import first_of
 from noether.common.suggest import one_of
-from noether.config.compose import (
-    compose_settings,
-    dumped_layer,
-    load_config,
-    parse_overrides,
-    setting_value,
-    settings_with_origins,
-    validate,
-)
+from noether.config.compose import compose_settings, dumped_layer, load_config, settings_with_origins, validate
 from noether.config.explain import as_override
 from noether.config.layers import SettingsLayer
+from noether.config.overrides import parse_overrides, setting_value
 from noether.config.schema import RunConfig
 from noether.config.sweep import override_value
 from noether.launch.detect.process_facts import NOTHING_KNOWN

@@ -51,9 +51,7 @@ class Call(Memberless):
 
 
 def bind(words: Sequence[str], engine: str = "") -> Call:
-    """Return the call that a command line requests, possibly Fire's help.
-
-    `engine` is the name of the container engine, or "" outside a container.
+    """Return the call that a command line requests, possibly Fire's help; `engine`: the container's engine, or "".
 
     RequestError: words are missing, unknown or left over; the fix is the line that was probably meant.
     """

@@ -1,6 +1,6 @@
-"""Explains a setting that the schema refuses: what was seen, what was expected, the line to change.
+"""Explanations of settings that the schema refuses: the value seen, the values expected, the line to change.
 
-One table says what other programs call a setting; what else was meant is found in the schema.
+A table holds other programs' names for settings; further suggestions are derived from the schema.
 """
 
 import re
@@ -26,31 +26,31 @@ from noether.config.section import Interval, kind_of, merged, nested, sections_i
 from noether.config.sweep import as_typed, override_value, parse_override
 
 Kinds = Mapping[str, str]
-"""The kind of each section that has one, where it is known."""
+"""The known kinds of sections."""
 UNKNOWN: Kinds = MappingProxyType({})
 
 
 class Suggestion(NamedTuple):
-    """The line to type instead, an override or in words; `remark` is for the reader alone."""
+    """The line to type instead, an override or other words; `remark` is only for the reader."""
 
     line: str
     remark: str = ""
 
     @property
     def setting(self) -> str:
-        """The setting that it sets; "" for a line of another kind."""
+        """Return the setting that the line sets; "" for a line that is not an override."""
         name, equals, _ = self.line.partition("=")
         return name if equals and re.fullmatch(r"\w+(\.[\w-]+)*", name) else ""
 
     def __str__(self) -> str:
-        """The words to write."""
+        """Return the line, quoted for the shell, with its remark."""
         line = shlex.quote(self.line) if self.setting else self.line
         return f"{line}      ({self.remark})" if self.remark else line
 
 
 @cache
 def other_words() -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
-    """Return the tables of `other_words.txt`: our line for a word; of a setting the patterns of values, with ours."""
+    """Return the tables of `other_words.txt`: our line for each word, and (pattern, value) pairs by setting."""
     lines, values = dict[str, str](), dict[str, list[tuple[str, str]]]()
     for row in re.sub(r"\n +", " ", Path(__file__).with_name("other_words.txt").read_text("utf-8")).splitlines():
         if (parts := row.partition(" <- "))[1]:
@@ -60,7 +60,7 @@ def other_words() -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
     return lines, values
 
 
-# What chooses a component elsewhere; here it is `kind`, in the same section.
+# Names that choose a component in other programs; here `kind` in the same section does.
 _NAMES_OF_KIND = ("name", "type", "class", "class_path", "_target_")
 SECTIONS = ("", *(name for name, field in RunConfig.model_fields.items() if sections_in(field.annotation)))
 """The names of the sections of settings; "" is the top level."""
@@ -72,13 +72,13 @@ _EXPECTED = {
     "too_short": "at least {min_length} entry",
     "less_than": "a number below {lt}", "less_than_equal": "a number of at most {le}",
 }  # fmt: skip
-"""What is expected where the type of pydantic's error begins so; of others it says itself what is."""
+"""The expected value by the beginning of pydantic's error type; for other types pydantic's message is used."""
 MOST_EXPLAINED = 30
-"""Refused settings that are told one by one: nobody reads more, and a file may have 10,000."""
+"""The most refused settings listed one by one: a file may have 10,000."""
 
 
 def sections_at(key: str, kinds: Kinds = UNKNOWN, root: type[BaseModel] = RunConfig) -> list[type[BaseModel]]:
-    """Return what a dotted name may be, a section of each kind where the kind is not known; "" is the top level."""
+    """Return the sections that a dotted name may be, of every kind if its kind is unknown; "" is the top level."""
     sections = [root]
     parts = key.split(".") if key else []
     while parts and sections:
@@ -87,24 +87,24 @@ def sections_at(key: str, kinds: Kinds = UNKNOWN, root: type[BaseModel] = RunCon
         found = [one for field in fields for one in sections_in(field.annotation)]
         sections = [one for one in found if kind_of(one) == kinds.get(part)] or found
         if any("dict[" in str(field.annotation) for field in fields) and (not parts or not parts.pop(0)):
-            return []  # A mapping, whose names are the user's.
+            return []  # The user chooses the names in a mapping.
     return sections
 
 
 def fields_of(key: str, kinds: Kinds = UNKNOWN) -> list[FieldInfo]:
-    """Return the schema's fields of a setting: none where it is unknown, several where the kind decides."""
+    """Return the schema's fields of a setting: none if it is unknown, several if they depend on the kind."""
     section, _, name = key.rpartition(".")
     return [one.model_fields[name] for one in sections_at(section, kinds) if name in one.model_fields]
 
 
 def default_of(fields: Iterable[FieldInfo]) -> Any:
-    """Return the first default of a setting's fields that can be typed, or None where they have none."""
+    """Return the first default among a setting's fields that can be typed; None if there is none."""
     given = (one.get_default(call_default_factory=True, validated_data={}) for one in fields if not one.is_required())
     return next((one for one in given if one not in (None, {}, ()) and not isinstance(one, BaseModel)), None)
 
 
 def settings(kinds: Kinds = UNKNOWN) -> dict[str, FieldInfo]:
-    """Return every setting by its name, those of the top level first; of a section of unknown kind those of each."""
+    """Return every setting by its name, the top level first; a section of unknown kind has those of all kinds."""
     found: dict[str, FieldInfo] = {}
     for section in SECTIONS:
         for one in sections_at(section, kinds):
@@ -115,16 +115,16 @@ def settings(kinds: Kinds = UNKNOWN) -> dict[str, FieldInfo]:
 
 
 def members_of(annotation: Any) -> list[Any]:
-    """Return the types that an annotation allows, and the texts of a Literal; of a mapping those of its values."""
+    """Return the types that an annotation allows (for a mapping: its values), and the texts of a Literal."""
     if (origin := get_origin(annotation)) in (Union, UnionType, Literal):
         return [member for one in get_args(annotation) for member in members_of(one)]
     return members_of(get_args(annotation)[origin is dict]) if origin in (Annotated, dict) else [annotation]
 
 
 def resolve_value(setting: str, typed: str, kinds: Kinds = UNKNOWN) -> str | None:
-    """Return the value to type for a setting in place of another program's, or of a number with its unit.
+    """Return the value to type for a setting instead of another program's value or a number with its unit.
 
-    None where none is known. Whether the schema takes it is another question: not every number may be 0.
+    None if none is known. The schema may still refuse the value: not every number may be 0.
     """
     for pattern, value in other_words()[1].get(setting, ()):
         if match := re.fullmatch(pattern, typed, re.IGNORECASE):
@@ -137,7 +137,7 @@ def resolve_value(setting: str, typed: str, kinds: Kinds = UNKNOWN) -> str | Non
         return "true"
     if "VALUE" in typed or {str, Path} & {*members} or (typed == "null" and type(None) in members):
         return typed
-    if Interval in members:  # Only of a schedule may it be a share of the run.
+    if Interval in members:  # Only a schedule's interval may be a share of the run.
         meant = Interval.meant(typed)
         return "1 epoch" if meant and "%" in meant and not setting.startswith("schedule.") else meant
     near = nearest(typed, [one for one in members if isinstance(one, str)])
@@ -147,16 +147,16 @@ def resolve_value(setting: str, typed: str, kinds: Kinds = UNKNOWN) -> str | Non
         return typed if typed.startswith("[") else f"[{typed}]"
     if near is None and {int, float} & {*members}:
         if re.fullmatch(r"-?\d+" if float not in members else r"[-+]?[\d.]+(e[-+]?\d+)?", typed):
-            return typed  # As it was written: 1e-3.
+            return typed  # Unchanged, such as 1e-3.
         unit = setting.rpartition("_")[2]
         return number_meant(typed, unit if unit in ("s", "min", "gb") else "", whole=float not in members)
     return near
 
 
 def resolve_alias(key: str, value: str, kinds: Kinds = UNKNOWN, verb: str = "") -> Suggestion | None:
-    """Return the line for what another program calls `key`, or for the same setting of another section; None: neither.
+    """Return the line for another program's setting `key`, or for the same setting in another section; None: neither.
 
-    `verb` is the command, of which a word may say something of its own.
+    `verb` is the command; the table may have words for that command only.
     """
     section, _, name = key.rpartition(".")
     name = name.replace("-", "_")
@@ -167,7 +167,7 @@ def resolve_alias(key: str, value: str, kinds: Kinds = UNKNOWN, verb: str = "") 
     word = next((one for one in asked if one in lines), "")
     line, _, remark = lines.get(word, "").partition("      ")
     setting, equals, template = line.partition("=")
-    # A name such as `root` or `time` says something else in a section that is not about that.
+    # A name such as `root` or `time` has another meaning in an unrelated section.
     about = ("", "trainer", setting.rpartition(".")[0], setting.partition(".")[0])
     if line and (word in (key, f"{key}={value}") or section in about or section not in SECTIONS):
         if not equals or line[0] in "-+":
@@ -188,14 +188,14 @@ def _letters(name: str) -> str:
 
 
 def _set(setting: str, typed: str, key: str, kinds: Kinds, remark: str) -> Suggestion:
-    """Return the override of a setting with the value that is meant, or with its default where none is."""
+    """Return the override of a setting with the value that was meant, or else with its default."""
     value, default = resolve_value(setting, typed, kinds), default_of(fields_of(setting, kinds))
     written = as_override(default) if value is None else as_typed(value)
     return Suggestion(f"leave {key} out" if value is default is None else f"{setting}={written}", remark)
 
 
 def refusal_of(error: ValidationError, settings: Mapping[str, Any]) -> RequestError:
-    """Return one error for all that the schema refuses: the first in full, and a line for each other one."""
+    """Return one error for all refused settings: the first in full, and a line for each further setting."""
     kinds = {name: str(part["kind"]) for name, part in settings.items() if isinstance(part, dict) and "kind" in part}
     problems: dict[str, Any] = {}
     for problem in error.errors(include_url=False):
@@ -210,7 +210,7 @@ def refusal_of(error: ValidationError, settings: Mapping[str, Any]) -> RequestEr
 
 
 def _accepted(refused: RequestError, key: str, settings: Mapping[str, Any], kinds: Kinds) -> RequestError:
-    """Return the refusal of `key` with a fix that the schema takes: where it refuses the first, that one's, and why."""
+    """Return the refusal of `key` with a fix that the schema accepts; if it refuses the fix, use that error's fix."""
     trial, fix = deepcopy(dict(settings)), ""
     try:
         override = parse_override(*shlex.split(re.split(r" {6}|\n", refused.fix)[0]))
@@ -228,13 +228,13 @@ def _accepted(refused: RequestError, key: str, settings: Mapping[str, Any], kind
             if again.summary.startswith(setting) and not fix:
                 fix = again.fix if re.match(r"'?[\w.]+=", again.fix) else f"leave {key} out"
                 fix = f"{re.split(' {6}', fix)[0]}      ({again.summary})"
-    except (RequestError, LookupError, TypeError, ValueError):  # In words, or of a group.
+    except (RequestError, LookupError, TypeError, ValueError):  # The fix is in words, or chooses a group.
         pass
     return RequestError(**refused.parts | {"fix": fix}) if fix else refused
 
 
 def _key_of(problem: Any, settings: Mapping[str, Any]) -> str:
-    """Return the key as it is written in files; `loc` has the section's tag ("upt") and a union's member as well."""
+    """Return the key as written in files; pydantic's `loc` also has the section's tag ("upt") and a union's member."""
     place, within = list(problem["loc"]), settings
     if place and place[0] in SECTIONS_WITH_KIND:
         del place[1:2]
@@ -278,7 +278,7 @@ def _explained(problem: Any, key: str, kinds: Kinds) -> RequestError:
 
 
 def _expected(problem: Any) -> str:
-    """Return what is expected in place of a wrong value, in words."""
+    """Return in words what is expected instead of a wrong value."""
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "literal_error":
         return "one of " + ", ".join(re.findall(r"'([^']+)'", context["expected"]))
@@ -287,7 +287,7 @@ def _expected(problem: Any) -> str:
 
 
 def refused_keys(error: ValidationError, content: Mapping[str, Any], root: type[BaseModel]) -> list[str]:
-    """Return a sentence for each key that another schema than the configuration's refuses: that of a map, say."""
+    """Return a sentence for each key that `root`, a schema such as a map's, refuses."""
     said: dict[str, str] = {}
     for problem in error.errors(include_url=False):
         key, kind = _key_of(problem, content), problem["type"]
@@ -309,7 +309,7 @@ def refused_keys(error: ValidationError, content: Mapping[str, Any], root: type[
 
 def _unknown_key(key: str, value: Any, kinds: Kinds) -> RequestError:
     typed = key
-    while isinstance(value, dict) and value:  # Of a whole section, its first setting.
+    while isinstance(value, dict) and value:  # For a whole section, use its first setting.
         name, value = next(iter(value.items()))
         typed = f"{typed}.{name}"
     given, rest, meant = as_text(value), typed.removeprefix(key), None
@@ -319,7 +319,7 @@ def _unknown_key(key: str, value: Any, kinds: Kinds) -> RequestError:
     elif not rest and key in settings(kinds):  # One name with dots, in a file.
         meant = Suggestion(key.replace(".", ": {") + f": {given}" + "}" * key.count("."), "nested, in its file")
     meant = meant or resolve_alias(spelled if rest else typed, given, kinds)
-    group = resolve_alias(key, "VALUE", kinds) if rest and not meant else None  # Which another section has.
+    group = resolve_alias(key, "VALUE", kinds) if rest and not meant else None  # A setting of another section.
     for other in (group.setting + rest if group else "", _spelled(typed, kinds)):
         option = resolve_value(other, given, kinds) if other in SECTIONS else given
         if not meant and option and _is_setting(other, kinds):
@@ -337,13 +337,13 @@ def _unknown_key(key: str, value: Any, kinds: Kinds) -> RequestError:
 
 
 def _is_setting(name: str, kinds: Kinds) -> bool:
-    """Return whether there is such a setting, of a section or of a mapping with names of the user's."""
+    """Return whether a section or a mapping with the user's own names has such a setting."""
     within = name.rpartition(".")[0]
     return bool(fields_of(name, kinds) or (fields_of(within, kinds) and not sections_at(within, kinds)))
 
 
 def _spelled(key: str, kinds: Kinds) -> str:
-    """Return a setting's name with each part as the names of its section are spelled."""
+    """Return a setting's name with the spelling of each part corrected by the names in its section."""
     path = ""
     for part in key.split("."):
         known = [name for section in sections_at(path, kinds) for name in section.model_fields]
@@ -352,8 +352,8 @@ def _spelled(key: str, kinds: Kinds) -> str:
 
 
 def _refused_by_section(error: ValueError, key: str, value: Any, kinds: Kinds) -> RequestError:
-    """Return the refusal of a check of the schema itself, which says what is wrong with which setting of a section."""
-    if not isinstance(error, SettingError):  # Of pydantic's own.
+    """Return the refusal by a validator of a section, whose SettingError names the setting and the problem."""
+    if not isinstance(error, SettingError):  # Raised by pydantic itself.
         error = SettingError("setting-refused", "", str(error))
     name, given, problem = error.setting, error.given, error.problem
     full = key if not name or key.rpartition(".")[2] == name else f"{key}.{name}".lstrip(".")
@@ -373,7 +373,7 @@ def _short(value: Any) -> str:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as it is typed, where nothing is quoted."""
+    """Return a value as it is typed, without quotes."""
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(str, value))}]"
     if value is None or isinstance(value, bool):

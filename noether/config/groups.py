@@ -1,11 +1,11 @@
-"""The folder of the configuration groups and their options, found with the standard library alone."""
+"""The folder of the configuration groups, and their options; needs only the standard library."""
 
 from pathlib import Path
 
 DEFAULT_CONFIG = "train.yaml"
 
 LAUNCH_SETTINGS = ("accelerator", "devices", "nodes", "node_rank", "master_addr", "master_port", "distributed", "slurm")
-"""The settings that a script of `noether run` has: where it runs, not what it does."""
+"""The settings of a script under `noether run`: where it runs, not what it does."""
 
 
 def configs_folder() -> Path:
@@ -26,7 +26,7 @@ def our_groups() -> dict[str, list[str]]:
 
 
 def lines_for(word: str) -> list[str]:
-    """Return the overrides that choose what a word or a path may name: quick, upt.yaml, configs/model/upt."""
+    """Return the overrides that choose the options a word or path may name: quick, upt.yaml, configs/model/upt."""
     name = word.removesuffix(".yaml").removesuffix(".yml").removeprefix("configs/").rstrip("/")
     found = [(group, one) for group, options in our_groups().items() for one in options]
     lines = [

@@ -1,4 +1,4 @@
-"""Replaces `${trainer.max_epochs}` and `${oc.env:USER}` in settings by what they name (OmegaConf's grammar)."""
+"""Interpolation of `${trainer.max_epochs}` and `${oc.env:USER}` in settings (OmegaConf's grammar)."""
 
 import os
 import re
@@ -20,14 +20,14 @@ ALLOWED_PREFIXES = ("SLURM_", "NOETHER_")
 NEVER = ("NOETHER_RUN_KEY", "SLURM_JWT")
 
 MOST_MADE = 20_000
-"""Values once each `${…}` stands for what it names, a long text for several: twice those of the largest file."""
+"""The most values after interpolation, a long text counting as several: twice those of the largest file."""
 Place = tuple[str | int, ...]
 
 
 def interpolated(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings with every `${…}` replaced. OmegaConf's resolvers, which any code may add to, are not asked.
+    """Return settings with every `${…}` replaced. OmegaConf's resolvers are not used: any code may register one.
 
-    RequestError: `${…}` names no setting, itself, a variable that may not be read, or cannot be read.
+    RequestError: `${…}` names no setting, itself, or a variable that may not be read, or it cannot be parsed.
     """
     walk = _Interpolation(settings)
     return {name: walk.replaced(value, (name,)) for name, value in settings.items()}
@@ -40,10 +40,10 @@ class _Interpolation:
         self._made = 0
 
     def replaced(self, value: Any, place: Place) -> Any:
-        """Returns the value at a place of the settings, with what is written in it replaced."""
+        """Return the value at a place of the settings, with each `${…}` in it replaced."""
         self._made += 1 + (len(value) // 100 if isinstance(value, str) else 0)
         if self._made > MOST_MADE or len(self._open) > DEEPEST:
-            most = f"at most {MOST_MADE:,} values with each ${{…}} as all that it names, {DEEPEST} deep"
+            most = f"at most {MOST_MADE:,} values with every ${{…}} replaced, {DEEPEST} deep"
             raise _refused(place, str(value)[:80], "interpolation-endless", "settings name others without end", most)
         if isinstance(value, Mapping):
             return {key: self.replaced(part, (*place, key)) for key, part in value.items()}
@@ -53,7 +53,7 @@ class _Interpolation:
             return value
         if place in self._open:
             raise _refused(place, value, "interpolation-loop", f"{value} names itself", "another setting")
-        # Few settings have one, and the grammar takes as long to import as a command needs to answer.
+        # Imported here: few settings need the grammar, whose import takes as long as a whole command.
         from omegaconf.errors import OmegaConfBaseException
         from omegaconf.grammar_parser import parse
         from omegaconf.grammar_visitor import GrammarVisitor
@@ -71,7 +71,7 @@ class _Interpolation:
             self._open.pop()
 
     def _setting(self, key: str, place: Place, text: str) -> Any:
-        """Returns what `${key}` at a place names: by its full name, or with dots before it from that place."""
+        """Return the value that `${key}` names: by its full name, or relative to the place if it begins with dots."""
         name = key.lstrip(".")
         found: Any = self._settings
         target: Place = ()
@@ -95,7 +95,7 @@ def _refused(place: Place, text: str, code: str, summary: str, expected: str) ->
 
 
 def _variable(name: str, args: Sequence[Any], args_str: Sequence[str]) -> Any:
-    """Returns the value of `${name:args}`, which is a variable of the environment."""
+    """Return the value of `${name:args}`, a variable of the environment."""
     variable, seen = str(args[0]) if args else "", f"${{{name}:{','.join(args_str)}}}"
     if name != "oc.env" or not variable or len(args) > 2:
         expected = "${SETTING}, ${oc.env:NAME} or ${oc.env:NAME,DEFAULT}"

@@ -1,4 +1,4 @@
-"""Finds the files that a run's settings consist of, by their `defaults` lists as Hydra reads them."""
+"""The files of a run's settings, found by their `defaults` lists as Hydra reads them."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from noether.config.yaml_reader import PlainYaml, SettingsYaml, parse_yaml
 
 
 def primary_file(hp: str | Path | None) -> Path:
-    """Returns the file that `--hp` names, or for None the default configuration.
+    """Return the file that `--hp` names, or for None the default configuration.
 
     RequestError: there is no such file, or its name does not end in .yaml.
     """
@@ -42,14 +42,14 @@ def primary_file(hp: str | Path | None) -> Path:
 
 
 def as_yaml(path: Path) -> str:
-    """Return the line that makes a settings file of one with another suffix: JSON is YAML too, and TOML is not."""
+    """Return the command that makes a YAML file of one with another suffix: JSON is valid YAML, TOML is not."""
     source, target = shlex.quote(str(path)), shlex.quote(str(path.with_suffix(".yaml")))
     convert = "import sys, tomllib, yaml; yaml.safe_dump(tomllib.load(sys.stdin.buffer), sys.stdout)"
     return f"python -c '{convert}' < {source} > {target}" if path.suffix == ".toml" else f"mv {source} {target}"
 
 
 def file_meant(hp: str) -> str:
-    """Return the line for the name of a settings file: with its suffix, as it is spelled, or for one of our options."""
+    """Return the line for a misspelled settings file: with its suffix, correctly spelled, or one of our options."""
     typed, path = Path(hp), Path(hp).expanduser().resolve()
     beside = [file.name for file in path.parent.glob("*.y*ml") if file.is_file()] if path.parent.is_dir() else []
     if near := next((one for one in (path.name, f"{path.name}.yaml") if one in beside), nearest(path.name, beside)):
@@ -67,7 +67,7 @@ def _what_is_there(path: Path) -> str:
 
 @contextmanager
 def kept_pipe(pipe: str) -> Iterator[str]:
-    """Keeps the settings that come by a pipe, `--hp <(…)`, in a file meanwhile: a pipe can be read once.
+    """Yield the path of a temporary file with the settings of a pipe, `--hp <(…)`: a pipe can be read only once.
 
     RequestError: they cannot be read.
     """
@@ -81,7 +81,7 @@ def kept_pipe(pipe: str) -> Iterator[str]:
 def read_settings(
     path: Path, read: Callable[[Path, int], bytes] = read_given, kind: type[PlainYaml] = SettingsYaml
 ) -> tuple[dict[str, Any], str]:
-    """Returns the plain content of a file of settings, and its text.
+    """Return the plain content of a file of settings, and its text.
 
     RequestError: it is not YAML within the bounds of `kind`, not UTF-8, or not keys and values.
     """
@@ -102,7 +102,7 @@ def read_settings(
 
 @dataclass(frozen=True)
 class SettingsLayer:
-    """Settings from one place, to be laid over those of the layers before it. `file` is None for the command line."""
+    """Settings from one source, laid over the earlier layers. `file` is None for the command line."""
 
     file: Path | None
     settings: dict[str, Any]
@@ -110,16 +110,16 @@ class SettingsLayer:
 
 @dataclass(frozen=True)
 class SearchPath:
-    """The folders in which groups are looked for: the one of the settings file, then ours."""
+    """The folders in which groups are searched: the settings file's folder, then ours."""
 
     folders: tuple[Path, ...]
 
     def options(self, group: str) -> list[str]:
-        """Returns the options of a group: its files."""
+        """Return the options of a group: the names of its files."""
         return sorted({file.stem for folder in self.folders for file in (folder / group).glob("*.yaml")})
 
     def find(self, name: str, besides: Sequence[Path] = ()) -> Path | None:
-        """Returns the file of `group/option`, or None where there is none besides those."""
+        """Return the file of `group/option`; None if there is none except those in `besides`."""
         files = (folder / f"{name}.yaml" for folder in self.folders)
         return next((file for file in files if file.is_file() and file not in besides), None)
 
@@ -127,12 +127,11 @@ class SearchPath:
 def layers_of(
     primary: Path, path: SearchPath, typed: Mapping[str, Sequence[str]], known: Mapping[str, Any] | None = None
 ) -> tuple[list[SettingsLayer], set[str]]:
-    """Returns the layers of a settings file, the lowest first, and the groups that its lists have.
+    """Return the layers of a settings file, the lowest first, and the groups in its lists.
 
-    `typed` has the options that the command line chooses, none for a group that it leaves out; `known` is the content
-    of a file that was read already.
-
-    RequestError: a list names what there is not, itself, or a form that is not supported.
+    typed: the options that the command line chooses, by group; empty for a group that it leaves out.
+    known: the content of a file that was read already.
+    RequestError: a list names a missing file or itself, or has an unsupported form.
     """
     chosen, appended = dict(typed), dict[str, Sequence[str]]()
     while True:
@@ -140,7 +139,7 @@ def layers_of(
         layers = walk.layers(primary, appended=[_Entry("group", *one, one[0]) for one in appended.items()])
         absent = [group for group, options in walk.chosen.items() if options and group not in walk.listed]
         if absent:
-            first = min(absent, key=lambda group: not group.startswith("experiment/"))  # It may list the others.
+            first = min(absent, key=lambda group: not group.startswith("experiment/"))  # It may list the rest.
             appended[first] = walk.chosen[first]
         elif walk.chose_late:
             chosen = walk.chosen
@@ -149,7 +148,7 @@ def layers_of(
 
 
 class _Entry(NamedTuple):
-    """An entry of a `defaults` list. Of a group, `name` is the group; of files, it is empty. `section` has slashes."""
+    """An entry of a `defaults` list. `name`: the group, or empty for files. `section` has slashes."""
 
     kind: Literal["self", "files", "group", "override"]
     name: str
@@ -159,7 +158,7 @@ class _Entry(NamedTuple):
 
 @dataclass
 class _Walk:
-    """One walk through all lists, from their ends, so that of several choices for a group the last is seen first."""
+    """One walk through all lists, from their ends, so that the last of several choices for a group is seen first."""
 
     primary: Path
     path: SearchPath
@@ -176,7 +175,7 @@ class _Walk:
         within: Sequence[Path] = (),
         appended: Sequence[_Entry] = (),
     ) -> list[SettingsLayer]:
-        """Returns the layers of a file of the group `folder`, whose settings belong to `section`."""
+        """Return the layers of a file of the group `folder`, whose settings belong to `section`."""
         within = (*within, file)
         if self.known is not None and file == self.primary:
             content, package = deepcopy(dict(self.known)), None
@@ -207,16 +206,16 @@ class _Walk:
                 options = self.chosen.get(group, options)
             for option in reversed(options):
                 name = f"{group}/{option}".lstrip("/")
-                child = self.path.find(name, within)  # One's own train.yaml may name ours.
+                child = self.path.find(name, within)  # A user's train.yaml may name ours.
                 if child is None:
                     raise no_option(*name.rpartition("/")[::2], self.path)
                 found += reversed(self.layers(child, name.rpartition("/")[0], inner, within))
         return found[::-1]
 
     def _defaults(self, content: dict[str, Any], file: Path) -> list[Any]:
-        """Takes the `defaults` list out of a file's content; a settings file without one changes the default settings.
+        """Remove and return the `defaults` list of a file; the list of train.yaml for a settings file without one.
 
-        Where it sets a section's `kind`, it has the whole section.
+        That list then leaves out each section whose `kind` the file sets, since it sets the whole section.
         """
         if file == self.primary and "defaults" not in content:
             whole = {name for name, section in content.items() if isinstance(section, dict) and "kind" in section}
@@ -244,9 +243,9 @@ def _entry(entry: Any, file: Path, folder: str, section: str) -> _Entry:
 
 
 def no_option(group: str, option: str, path: SearchPath, typed: str = "", fix: str = "") -> RequestError:
-    """Return the refusal of an option that is no file; `typed` is the override that has it, if one has.
+    """Return the refusal of an option without a file; `typed`: the override that names the option, if any.
 
-    `fix` is a line for another group's option of that name, which counts where this group has none like it.
+    `fix`: the line for an option of that name in another group, used if this group has no similar option.
     """
     options, plus = path.options(group), "+" * typed.startswith("+")
     stem = option.removesuffix(".yaml").rpartition("/")[2]

@@ -47,7 +47,7 @@ class LionConfig(_Optimizer):
 class MuonConfig(_Optimizer):
     """Muon (Jordan 2024) for matrices, AdamW for all else; both at one rate (Liu et al., arXiv 2502.16982).
 
-    A step along a matrix' momentum made orthogonal: all its singular values are about one.
+    A step follows a matrix' momentum, made orthogonal: all its singular values are about one.
     """
 
     kind: Literal["muon"] = "muon"
@@ -61,7 +61,7 @@ OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
 
 
 class CustomOptimizerConfig(_Optimizer):
-    """Any other optimiser, by the dotted path of its class (torch.optim.NAdam): it is given all other keys.
+    """Any other optimiser, by the dotted path of its class (torch.optim.NAdam), which gets all other keys.
 
     `learning_rate` arrives as `lr`, and the weight decay in the parameters' groups.
     """
@@ -70,7 +70,7 @@ class CustomOptimizerConfig(_Optimizer):
     kind: Annotated[str, dotted_path_or(*OPTIMIZERS)]
 
     def options(self) -> dict[str, Any]:
-        """Returns the other keyword arguments for its constructor."""
+        """Return the other keyword arguments for its constructor."""
         return dict(self.model_extra or {})
 
 
@@ -125,8 +125,8 @@ class CustomScheduleConfig(_Warmed):
     """A schedule of torch, torch.optim.lr_scheduler.OneCycleLR, or your own function `curve(peak, updates, **options)`.
 
     By its dotted path; all other keys are its options. Torch's is stepped after each update; max_lr, total_steps, T_max
-    and mode are the run's where they are not given. ReduceLROnPlateau is stepped after each evaluation, by
-    trainer.select_by. The function is given the peak and the number of updates of the whole run; it returns a function
+    and mode come from the run unless they are given. ReduceLROnPlateau is stepped after each evaluation, by
+    trainer.select_by. The function gets the peak and the number of updates of the whole run; it returns a function
     from an update (the first is 0) to its learning rate, which depends on nothing else, so that a resumed run
     continues it.
     """
@@ -135,7 +135,7 @@ class CustomScheduleConfig(_Warmed):
     kind: Annotated[str, dotted_path_or(*SCHEDULES, others="torch.optim.lr_scheduler")]
 
     def options(self) -> dict[str, Any]:
-        """Returns the other keyword arguments for the function."""
+        """Return the other keyword arguments for the function."""
         return dict(self.model_extra or {})
 
 

@@ -1,6 +1,6 @@
 """Batch and length of a run whose settings leave them to the data, by `auto`.
 
-Both follow from the data and the model alone, so that they are the same on every machine.
+Both follow only from the data and the model, so that they are the same on every machine.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ AUTO, CHOSEN = "auto", ("effective_batch_size", "max_updates")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Batch and length, and why. of_the_data: whether `plan` says why; of other data than cases nothing is known."""
+    """Batch and length, and the reason. of_the_data: whether `plan` prints the reason; only of cases is one known."""
 
     effective_batch_size: int
     max_updates: int
@@ -23,10 +23,7 @@ class Recipe:
 
 
 def with_recipe(settings: dict[str, Any]) -> tuple[dict[str, Any], Recipe | None]:
-    """Returns plain settings in which a recipe has replaced each `auto` of its two settings, and that recipe.
-
-    None where nothing was left to one.
-    """
+    """Return plain settings in which a recipe has replaced each `auto`, and that recipe; None if there is no `auto`."""
     names = left_to_recipe(settings)
     if not names:
         return settings, None
@@ -39,7 +36,7 @@ def with_recipe(settings: dict[str, Any]) -> tuple[dict[str, Any], Recipe | None
 
 
 def left_to_recipe(settings: Mapping[str, Any]) -> list[str]:
-    """Returns which of the trainer's settings are `auto`."""
+    """Return the names of the trainer's settings that are `auto`."""
     trainer = _section(settings, "trainer")
     return [name for name in CHOSEN if trainer.get(name) == AUTO]
 

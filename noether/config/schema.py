@@ -1,4 +1,4 @@
-"""Defines the whole configuration of a run: every key with its type, default and meaning."""
+"""The whole configuration of a run: every key with its type, default and meaning."""
 
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from noether.config.slurm import SlurmConfig
 from noether.config.trainer import TrackerConfig, TrainerConfig
 from noether.registry import settings_of
 
-# Options of components that the user has written, and lines that are copied into the script unchanged.
+# Options of the user's own components, and lines that are copied into the script unchanged.
 _FREE = ("model", "dataset", "task", "optimizer", "schedule", "slurm.slurm_setup")
 
 SECTIONS_OF_A_TRAINED_MODEL = ("dataset", "model", "task")
@@ -87,20 +87,19 @@ class RunConfig(Section):
 
     @property
     def recipe(self) -> Recipe | None:
-        """What chose batch or length, where the settings left that to it; None also where they are those of a run."""
+        """Return the recipe that chose batch or length; None if settings did, or for an existing run's settings."""
         return self._recipe
 
     def chosen_by(self, recipe: Recipe | None) -> "RunConfig":
-        """Notes what has chosen settings of these."""
+        """Note the recipe that has chosen some of these settings; return this configuration."""
         self._recipe = recipe
         return self
 
     def own_code(self, *, trains: bool = True, submits: bool = False) -> dict[str, str]:
-        """Returns the dotted paths that a run with these settings imports, each with the setting that names it.
+        """Return the dotted paths that a run with these settings imports, each with the setting that names it.
 
-        Args:
-            trains: False: only what a trained model needs; nothing that trains it or follows the training.
-            submits: True: also what its job runs: shell lines, image, mounts and further options.
+        trains: False: only paths that a trained model needs; not those of its training.
+        submits: True: also the parts of its job: shell lines, image, mounts and further options.
         """
         sections = SECTIONS_WITH_KIND if trains else SECTIONS_OF_A_TRAINED_MODEL
         named = {getattr(self, name).kind: f"{name}.kind" for name in sections}
@@ -175,7 +174,7 @@ class RunConfig(Section):
 
 
 def refuse_control_characters(settings: Mapping[str, Any]) -> None:
-    """Refuses control characters and Unicode's line ends (U+0085, U+2028, U+2029) in settings.
+    """Refuse control characters and Unicode's line ends (U+0085, U+2028, U+2029) in settings.
 
     A line end would end a comment of the job script, and the text after it would be executed. It would also break up
     the rows of files that hold one row per line.

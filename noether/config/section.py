@@ -1,4 +1,4 @@
-"""Base classes for the sections of the configuration, and the values that several of them have."""
+"""Base classes for the sections of the configuration, and value types that several sections use."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from noether.common.suggest import did_you_mean, nearest, number_meant
 
 
 class Section(BaseModel):
-    """A frozen group of settings; an unknown key is an error, and so is a number that is not finite."""
+    """A frozen group of settings; unknown keys and numbers that are not finite are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
@@ -32,14 +32,14 @@ class ComponentSection(Section):
     kind: str
 
     def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments for the component's constructor."""
+        """Return the keyword arguments for the component's constructor."""
         return self.model_dump(exclude={"kind"})
 
     def check_beside(self, config: Any) -> None:
-        """Refuse what does not go together with other sections of a RunConfig. SettingError; default: nothing."""
+        """Raise SettingError if this section contradicts other sections of a RunConfig. Default: never."""
 
     def reasons(self) -> dict[str, str]:
-        """Return why settings are as they are, by what `plan` calls them. Default: nothing is said."""
+        """Return reasons for settings, by the names that `plan` prints. Default: none."""
         return {}
 
 
@@ -59,12 +59,12 @@ class DatasetSection(ComponentSection):
     )
 
     def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments for the data set's constructor."""
+        """Return the keyword arguments for the data set's constructor."""
         return self.model_dump(exclude={"kind", "validation_fraction", "points_per_update", "geometry_points"})
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields settings by their dotted names; an empty section is a value."""
+    """Yield settings by their dotted names; an empty section is a value."""
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{prefix}{name}.")
@@ -73,14 +73,14 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def nested(name: str, content: Any) -> Any:
-    """Returns the content as the sections of a dotted name."""
+    """Return the content nested in the sections of a dotted name."""
     for part in reversed(name.split(".") if name else []):
         content = {part: content}
     return content
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of both, where those above count."""
+    """Return the settings of both; those of `above` override those of `below`."""
     both = dict(below)
     for name, value in above.items():
         old = both.get(name)
@@ -89,7 +89,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def take(settings: dict[str, Any], key: str) -> bool:
-    """Deletes a setting by its full name. Returns whether there was one."""
+    """Delete a setting by its full name; return whether it existed."""
     name, dot, rest = key.partition(".")
     part = settings.get(name)
     if dot:
@@ -98,20 +98,20 @@ def take(settings: dict[str, Any], key: str) -> bool:
 
 
 def kind_of(section: type[BaseModel]) -> str | None:
-    """Returns the `kind` that chooses a section: "" for the user's own by dotted path, None where nothing chooses."""
+    """Return the `kind` that chooses a section: "" for the user's own by dotted path, None without a `kind`."""
     field = section.model_fields.get("kind")
     return None if field is None else str(next(iter(get_args(field.annotation)), ""))
 
 
 def sections_in(annotation: Any) -> list[type[BaseModel]]:
-    """Returns the sections that an annotation allows, including those inside unions and mappings."""
+    """Return the sections that an annotation allows, including those inside unions and mappings."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [section for argument in get_args(annotation) for section in sections_in(argument)]
 
 
 def chosen_by_kind(*known: str) -> Discriminator:
-    """Returns a discriminator that chooses the section by `kind`: one of `known`, or "custom" for a dotted path."""
+    """Return a discriminator that chooses the section by `kind`: one of `known`, or "custom" for a dotted path."""
 
     def tag(value: Any) -> str:
         kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
@@ -121,10 +121,10 @@ def chosen_by_kind(*known: str) -> Discriminator:
 
 
 def dotted_path_or(*known: str, others: str = "") -> AfterValidator:
-    """Returns a validator of `kind` that accepts a dotted path to the user's own class (my_package.MyModel).
+    """Return a validator of `kind` that accepts a dotted path to the user's own class (my_package.MyModel).
 
-    The working directory is on the path from which the class is imported. `others`: the module of which the name of a
-    class alone (OneCycleLR) may be meant.
+    The working directory is on the path from which the class is imported. `others`: a module whose classes may be meant
+    by their names alone (OneCycleLR).
     """
 
     def check(path: str) -> str:
@@ -143,7 +143,7 @@ def dotted_path_or(*known: str, others: str = "") -> AfterValidator:
 
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(updates?|epochs?|samples?|%)\s*")
 _OTHERS = {"ep": "epoch", "sa": "sample", "%": "%"} | dict.fromkeys(("up", "st", "it", "ba"), "update")
-"""Our unit of a length by the first letters of what others call it: steps, iterations, batches."""
+"""Our unit of a length by the first letters of other names for it: steps, iterations, batches."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Interval:
 
     @classmethod
     def parse(cls, value: Any) -> "Interval":
-        """Reads a text such as `10 updates`; an interval stays one. Raises ValueError, which says what is accepted."""
+        """Return the interval of a text such as `10 updates`, or of an interval. SettingError: it is not a length."""
         if isinstance(value, cls):
             return value
         instead = cls.meant(str(value)) or "10 updates"
@@ -179,11 +179,11 @@ class Interval:
 
     @classmethod
     def meant(cls, text: str) -> str | None:
-        """Return the length to type for one in another unit or none (10 steps, 1k it, epoch); None where it is none."""
+        """Return the length to type for one in another unit or none (10 steps, 1k it, epoch); None if unreadable."""
         found = re.fullmatch(r"\s*([\d._]*\s*(?:[km]\b)?)\s*([a-z]*|%)\s*", text.lower())
         unit = _OTHERS.get(found[2][:2], None if found[2] else "update") if found else None
         count = float(number_meant(found[1] or "1") or 0) if found and unit else 0
-        if 0 < count < 1 and unit == "update":  # A share of the run, as other programs take one.
+        if 0 < count < 1 and unit == "update":  # A share of the run, as in other programs.
             count, unit = 100 * count, "%"
         return str(cls(count if unit == "%" else round(count), unit if unit == "%" else f"{unit}s")) if count else None
 
@@ -199,7 +199,7 @@ class Interval:
         )
 
 
-# "%" is of metrics, whose values are shares of 1; "1", that of a pure number, is not written.
+# "%" is reserved for metrics, whose values are shares of 1; "1", the unit of a pure number, is not written.
 Unit = Annotated[str, AfterValidator(lambda unit: {"%": "percent", "1": ""}.get(unit, unit))]
 
 
@@ -211,20 +211,20 @@ class FieldConfig(Section):
     points: str = Field(
         "",
         description="Key of the points at which the field is given (surface_points, volume_points, or another set's "
-        "name); case: an output of the whole case, such as drag; empty: this entry changes what the data set says of "
-        "this output, beside all others that it names.",
+        "name); case: an output of the whole case, such as drag; empty: this entry changes the data set's own entry "
+        "for this output, and its other outputs stay.",
     )
     components: int | None = Field(None, gt=0, description="Components at each point; null: as many as in the samples.")
-    component_names: list[str] = Field([], description="Of the components; empty: x, y, z of three, else 0, 1 …")
+    component_names: list[str] = Field([], description="Component names; empty: x, y, z for three, else 0, 1 …")
     scaling: Literal["standardised", "symmetric_log"] | None = Field(
         None,
-        description="How it is scaled for the model: standardised; or symmetric_log, for values that span decades: "
+        description="Scaling for the model: standardised; or symmetric_log, for values that span decades: "
         "sign(x)·log(1 + abs(x)/s), then standardised; s is ten times the mean over training samples of the median of "
-        "abs(x); null: as the data set says, else standardised.",
+        "abs(x); null: the data set's choice, else standardised.",
     )
     period: tuple[float, float] | None = Field(
         None,
-        description="Of an angle that samples have as cosine and sine: the range in `unit` in which it is given back, "
+        description="For an angle that samples hold as cosine and sine: the range in `unit` in which it is returned, "
         "[-180, 180]; errors are taken modulo its length.",
     )
     measure: str | None = Field(

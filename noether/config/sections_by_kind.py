@@ -31,7 +31,7 @@ class CustomModelConfig(ComponentSection):
     )
 
     def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments for the model's constructor, including `input` and `output` if they are set."""
+        """Return the keyword arguments for the model's constructor, including `input` and `output` if they are set."""
         unset = {name for name in ("input", "output") if getattr(self, name) is None}
         return self.model_dump(exclude={"kind", *unset})
 
@@ -44,7 +44,7 @@ class CustomTaskConfig(ComponentSection):
 
 
 def one_of(section: str, custom: type[ComponentSection]) -> Any:
-    """Return the union of a section's kinds, and of `custom` for a dotted path, chosen by `kind`."""
+    """Return the union of a section's kinds and `custom`, for a dotted path, chosen by `kind`."""
     tagged = [Annotated[kind, Tag(name)] for name, kind in {**settings_of(section), "custom": custom}.items()]
     return Annotated[reduce(or_, tagged), chosen_by_kind(*KINDS[section])]
 

@@ -16,7 +16,7 @@ OWN_OPTIONS: Mapping[str, str] = {
     **{"nodefile": "nodelist", "output": "folder", "error": "folder", "mem": "mem_gb", "time": "timeout_min"},
     "signal": "slurm_signal_delay_s",
 }
-"""Options of sbatch for which the section has a key; it takes the same values where it has the same name."""
+"""Options of sbatch for which the section has a key; a key of the same name takes the same values."""
 FIXED_OPTIONS: Mapping[str, str] = {
     "open-mode": "leave {name} out",
     "requeue": "slurm.max_requeues=VALUE",
@@ -28,13 +28,13 @@ FIXED_OPTIONS: Mapping[str, str] = {
     "wait": "noether logs RUN -f      (after noether submit)",
     "test-only": "noether submit --dry-run …",
 }
-"""Options that `noether submit` needs for itself, to requeue the job or find it again, and what to use instead."""
+"""Options that `noether submit` sets itself, to requeue the job or find it again, and what to use instead."""
 EXCLUSIVE_OPTIONS = {"mem-per-cpu": "mem_gb", "mem-per-gpu": "mem_gb", "cpus-per-gpu": "cpus_per_task"}
 """Options that sbatch accepts only if a certain key of the section is not set."""
 
 
 class SlurmConfig(Section):
-    """What a job asks of Slurm. For keys that are not set, the cluster's defaults apply."""
+    """The requests of a job to Slurm. For keys that are not set, the cluster's defaults apply."""
 
     folder: str = Field(
         "slurm", description="Folder for the job's output, JOB.out; %u is the user. The runs are in output_path."
@@ -75,14 +75,14 @@ class SlurmConfig(Section):
 
     @property
     def gpu_count(self) -> int | None:
-        """GPUs per node as a number, or None if none are asked for."""
+        """Return the GPUs per node as a number; None if none are requested."""
         if self.gpus_per_node is None or isinstance(self.gpus_per_node, int):
             return self.gpus_per_node
         return int(self.gpus_per_node.rpartition(":")[2])
 
     @property
     def ntasks_per_node(self) -> int:
-        """Tasks per node: as asked for, else one for each GPU, else one."""
+        """Return the tasks per node: as requested, else one for each GPU, else one."""
         return self.tasks_per_node or self.gpu_count or 1
 
     @model_validator(mode="after")
@@ -120,7 +120,7 @@ class SlurmConfig(Section):
 
     @model_validator(mode="after")
     def _additional_parameters_are_others(self) -> "SlurmConfig":
-        """Refuses options that contradict the section, because the job is planned from the section alone."""
+        """Refuse options that contradict the section, because only the section determines the plan of the job."""
         for name, value in self.slurm_additional_parameters.items():
             option = name.replace("_", "-")
             if not re.fullmatch(r"[a-z][a-z0-9-]+", option) or "\n" in str(value):
@@ -155,6 +155,6 @@ class SlurmConfig(Section):
 
 
 def _in_full(option: str) -> str:
-    """Returns the full name of an abbreviated option, as sbatch would read it (getopt_long), if it is listed here."""
+    """Return the full name of an abbreviated option, as sbatch would read it (getopt_long), if it is listed here."""
     known = [*OWN_OPTIONS, *FIXED_OPTIONS, *EXCLUSIVE_OPTIONS]
     return option if option in known else next((name for name in known if name.startswith(option)), option)

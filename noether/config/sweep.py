@@ -1,4 +1,4 @@
-"""Expands a sweep into its runs: `seed=1,2 model=upt,mine` becomes four lists of overrides (Hydra's grammar)."""
+"""Sweeps: `seed=1,2 model=upt,mine` becomes four runs, each a list of overrides (Hydra's grammar)."""
 
 import re
 import shlex
@@ -9,26 +9,23 @@ from typing import TYPE_CHECKING
 
 from noether.common.errors import RequestError
 
-if TYPE_CHECKING:  # Hydra takes longer to import than a wrong flag to refuse.
+if TYPE_CHECKING:  # The import of Hydra takes longer than the refusal of a wrong flag.
     from hydra.core.override_parser.types import Override
 
 _BETWEEN_COMMAS = re.compile(
     r"""(?:\\.|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\[[^\]]*\]|\([^)]*\)|{[^}]*}|[^\\,'"])+""", re.DOTALL
 )
-"""What is between the commas that are outside quotes and brackets."""
+"""The text between commas outside quotes and brackets."""
 MOST_WORDS, MOST_CHARACTERS = 1_000, 2**15
 
 
 def expand_sweep(overrides: Sequence[str], verb: str = "train") -> list[list[str]]:
-    """Returns the overrides of each run of a sweep; the last key with several values varies fastest.
+    """Return the overrides of each run of a sweep; the last key with several values varies fastest.
 
     Several values are written as in Hydra: lists (`a=1,2,3`), `choice(…)` or `range(…)`. An override with one value is
-    copied unchanged to every run. So is one that cannot be parsed: composing the configuration reports what is wrong
-    with it.
-
-    Raises:
-        RequestError: no override has several values, one has a value twice, or a sweep is over all files of a group
-            (`glob(…)`) or over an interval, which has no list of values.
+    copied unchanged to every run. So is an override that cannot be parsed: composing the configuration reports it.
+    RequestError: no override has several values, one has a value twice, or a sweep is over all files of a group
+    (`glob(…)`) or over an interval, which has no list of values.
     """
     check_amount(overrides)
     choices = []
@@ -58,7 +55,7 @@ def expand_sweep(overrides: Sequence[str], verb: str = "train") -> list[list[str
 
 
 def check_amount(overrides: Sequence[str]) -> None:
-    """Raises RequestError for more words than are read in some seconds: the parser's time grows faster than a list."""
+    """Raise RequestError for more words than can be parsed in seconds: the time grows faster than their number."""
     characters = sum(map(len, overrides))
     if len(overrides) > MOST_WORDS or characters > MOST_CHARACTERS:
         raise RequestError(
@@ -71,35 +68,35 @@ def check_amount(overrides: Sequence[str]) -> None:
 
 
 def parse_override(text: str) -> "Override | None":
-    """Parses one override with Hydra's parser; None: it is none."""
+    """Parse one override with Hydra's parser; return None if it is not an override."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    with suppress(HydraException, ValueError, RecursionError):  # A number of thousands of digits, or as many brackets.
+    with suppress(HydraException, ValueError, RecursionError):  # Thousands of digits or brackets.
         return OverridesParser.create().parse_override(text)
     return None
 
 
 def override_value(text: str) -> str:
-    """Returns a text so that Hydra's grammar reads back the same text: quoted if it would read something else."""
+    """Return a text so that Hydra's grammar reads back the same text: quoted if it would read something else."""
     override = parse_override(f"key={text}")
     is_read_so = override is not None and not override.is_sweep_override() and override.value() == text
     return text if is_read_so else quoted(text)
 
 
 def as_typed(text: str) -> str:
-    """Returns what was typed as a value: quoted if Hydra's grammar could not read it, or only as several."""
+    """Return the typed text as a value: quoted if Hydra's grammar cannot read it, or reads it as several."""
     override = parse_override(f"key={text}")
     return quoted(text) if override is None or override.is_sweep_override() else text
 
 
 def quoted(text: str) -> str:
-    """Returns a text in the quotes of Hydra's grammar, where backslashes are literal except before a quote."""
+    """Return a text in the quotes of Hydra's grammar, in which backslashes are literal except before a quote."""
     return '"' + re.sub(r'(\\*)("|\Z)', lambda match: match[1] * 2 + ('\\"' if match[2] else ""), text) + '"'
 
 
 def varied(runs: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Returns for each run only the overrides in which the runs differ."""
+    """Return for each run only the overrides in which the runs differ."""
     if len(runs) < 2:
         return [[] for _ in runs]
     differs = [len({run[place] for run in runs}) > 1 for place in range(len(runs[0]))]
@@ -107,9 +104,9 @@ def varied(runs: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def run_names(names: Sequence[str], differs: Sequence[Sequence[str]]) -> list[str]:
-    """Returns a name for each run of a sweep, from that of its settings and what it differs by: cars-seed1.
+    """Return a name for each run of a sweep, from its settings' name and the overrides that differ: cars-seed1.
 
-    Where those would be long, or not all different, the runs are numbered from 0.
+    If those names would be long, or not all different, the runs are numbered from 0.
     """
     said = []
     for words in differs:
@@ -128,7 +125,7 @@ def _values(override: "Override", text: str) -> list[str]:
         key = override.get_key_element()
         raise RequestError("no-sweep-values", f"{key} has no list of values", seen=text,
                            expected="a list, choice(…) or range(…)", fix=f"{key}=VALUE,VALUE")  # fmt: skip
-    # As they were written, because Hydra rewrites some (1_1 becomes 11), unless they are made, as by range(…).
+    # As typed, because Hydra rewrites some values (1_1 becomes 11), unless they are computed, as by range(…).
     values = list(override.sweep_string_iterator())
     written = text.partition("=")[2].strip()
     inner = re.fullmatch(r"choice\((.*)\)", written, re.DOTALL)

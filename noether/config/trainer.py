@@ -12,7 +12,7 @@ LENGTHS = ("max_epochs", "max_updates", "max_samples")
 
 
 class TrainerConfig(Section):
-    """How the training loop runs: batches, length, precision, and how often things happen."""
+    """The training loop: batches, length, precision, and the intervals of logs, evaluations and checkpoints."""
 
     effective_batch_size: int = Field(8, gt=0, description="Samples per update over all ranks.")
     max_batch_size: int | Literal["auto"] | None = Field(
@@ -20,8 +20,8 @@ class TrainerConfig(Section):
     )
     across_ranks: Literal["gather", "per_rank"] | None = Field(
         None,
-        description="What a loss or BatchNorm that compares samples means on several ranks or accumulated. gather: one "
-        "loss of all ranks' samples; per_rank: each micro-batch by itself; null: refused.",
+        description="How a loss or BatchNorm that compares samples treats several ranks or micro-batches. gather: one "
+        "loss over all ranks' samples; per_rank: each micro-batch by itself; null: refused.",
     )
     max_epochs: int | None = Field(None, gt=0, description="Length of the run in epochs.")
     max_updates: int | None = Field(None, gt=0, description="Length of the run in updates.")
@@ -62,12 +62,12 @@ class TrainerConfig(Section):
         "loss",
         min_length=1,
         description="Metric of the validation split that selects the best checkpoint, such as accuracy or "
-        "surface_pressure/relative_l2. If it says no direction, lower is better, or higher with a minus before it.",
+        "surface_pressure/relative_l2. If its direction is unknown, lower is better, or higher with a minus before it.",
     )
     stop_after: int | None = Field(
         None,
         gt=0,
-        description="End the run after so many evaluations in a row without a better select_by; null: never.",
+        description="End the run after this many evaluations in a row without a better select_by; null: never.",
     )
     callbacks: tuple[str, ...] = Field(
         (),
@@ -145,7 +145,7 @@ SERVICES = ("wandb", "mlflow")
 
 
 class TrackerConfig(Section):
-    """Where a run's numbers go, besides the console and metrics.jsonl."""
+    """Outputs of a run's metrics, besides the console and metrics.jsonl."""
 
     tensorboard: bool = Field(True, description="Write event files to tensorboard/ in the run folder.")
     services: tuple[str, ...] = Field(

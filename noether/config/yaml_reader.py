@@ -1,4 +1,4 @@
-"""The one reader of YAML, within bounds: a few lines can stand for more values than any memory holds."""
+"""The only reader of YAML, within bounds: a few lines with aliases can expand to more values than fit in memory."""
 
 import re
 from typing import Any
@@ -9,19 +9,19 @@ from yaml.composer import Composer
 from noether.common.errors import RequestError
 
 MOST_BYTES = 2**20
-"""Of a file of settings; the largest of ours have 6,000."""
+"""The largest file of settings; the largest of ours have 6,000 bytes."""
 DEEPEST, LONGEST_NUMBER = 50, 100
-"""Levels of nesting, and characters of a number."""
+"""The most levels of nesting, and the most characters of a number."""
 _FOUND_IN = "tag:yaml.org,2002:"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class UnboundedYaml(yaml.MarkedYAMLError):
-    """YAML that stands for more than is read."""
+    """YAML that expands beyond the bounds."""
 
 
 class _Counted(Composer):
-    """Composes the nodes of a document, and counts what they stand for: an alias counts as all that it names."""
+    """A composer of nodes that counts values; an alias counts as all the values that it refers to."""
 
     most_values, takes_aliases = 10_000, True
 
@@ -31,12 +31,12 @@ class _Counted(Composer):
         self._named: dict[str, tuple[int, int]] = {}
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Returns the next node. UnboundedYaml: with it there are too many values or levels, or it holds itself."""
+        """Return the next node. UnboundedYaml: there are too many values or levels, or the node contains itself."""
         event: Any = self.peek_event()  # type: ignore[attr-defined]
         before, deepest, name = self._values, self._deepest, getattr(event, "anchor", None) or ""
         is_alias = isinstance(event, yaml.AliasEvent)
         if is_alias and (not self.takes_aliases or (name in self.anchors and name not in self._named)):
-            why = f"*{name} holds itself" if self.takes_aliases else f"*{name}: programs write no aliases"
+            why = f"*{name} contains itself" if self.takes_aliases else f"*{name}: programs write no aliases"
             raise UnboundedYaml(problem=why, problem_mark=event.start_mark)
         values, levels = self._named.get(name, (0, 0)) if is_alias else (1 + len(getattr(event, "value", "")) // 100, 1)
         self._values, self._deepest = self._values + values, self._level + levels
@@ -53,16 +53,16 @@ class _Counted(Composer):
 
 
 class PlainYaml(_Counted, _LOADER):  # type: ignore[misc]
-    """YAML as PyYAML's safe loader reads it, by its parser in C where there is one: what people write of data."""
+    """YAML of data, read as by PyYAML's safe loader, with its parser in C if that is installed."""
 
-    most_bytes, most_values = 2**24, 300_000  # 100,000 cases by name in a map, and more.
+    most_bytes, most_values = 2**24, 300_000  # A map may name 100,000 cases and more.
 
     def __init__(self, text: str) -> None:
         _LOADER.__init__(self, text)
         _Counted.__init__(self)
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
-        """Returns the value of a node; whatever PyYAML raises for odd dates, numbers and tags gets a line."""
+        """Return the value of a node; add the line to errors of PyYAML for odd dates, numbers and tags."""
         try:
             if node.tag in (f"{_FOUND_IN}int", f"{_FOUND_IN}float") and len(node.value) > LONGEST_NUMBER:
                 raise ValueError(f"a number of {len(node.value):,} characters")
@@ -75,22 +75,22 @@ class PlainYaml(_Counted, _LOADER):  # type: ignore[misc]
 
 
 class RunYaml(PlainYaml):
-    """YAML as a run writes its settings."""
+    """YAML of settings as a run writes them."""
 
     most_bytes, most_values, takes_aliases = MOST_BYTES, 10_000, False
 
 
 class SettingsYaml(PlainYaml):
-    """YAML as people write settings: 1e-3 is a number, a date is a text, and no key stands twice."""
+    """YAML of settings as people write them: 1e-3 is a number, a date is a text, and no key occurs twice."""
 
     most_bytes, most_values = MOST_BYTES, 10_000
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Refuses a mapping with a key that stands twice."""
+        """Return a mapping; refuse a key that occurs twice."""
         seen = set()
         for name in (name for name, _ in node.value if isinstance(name, yaml.ScalarNode)):
             if name.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"{name.value} stands twice", problem_mark=name.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"{name.value} occurs twice", problem_mark=name.start_mark)
             seen.add(name.value)
         return dict(super().construct_mapping(node, deep))
 
@@ -104,9 +104,9 @@ SettingsYaml.add_implicit_resolver(f"{_FOUND_IN}float", _WITH_EXPONENT, list("-+
 
 
 def parse_yaml(text: str, name: str, kind: type[PlainYaml] = PlainYaml) -> Any:
-    """Returns the plain content of a text, which is that of the file `name`.
+    """Return the plain content of `text`, the content of the file `name`.
 
-    RequestError: it is not YAML, or stands for more than `kind` reads.
+    RequestError: it is not YAML, or expands beyond the bounds of `kind`.
     """
     try:
         if len(text) > kind.most_bytes:
@@ -115,8 +115,8 @@ def parse_yaml(text: str, name: str, kind: type[PlainYaml] = PlainYaml) -> Any:
     except UnboundedYaml as error:
         where, seen = _place_and_problem(error, text)
         limits = f"at most {kind.most_bytes:,} characters, {kind.most_values:,} values and {DEEPEST} levels"
-        raise RequestError("unbounded-yaml", f"{name}{where} stands for more than is read", seen=seen,
-                           expected=limits + (", an *alias as all that it names" if kind.takes_aliases else ""),
+        raise RequestError("unbounded-yaml", f"{name}{where} expands to more than is read", seen=seen,
+                           expected=limits + (", with every *alias expanded" if kind.takes_aliases else ""),
                            fix=f"leave it out of {name}{where}, or read another file") from None  # fmt: skip
     except yaml.YAMLError as error:
         where, seen = _place_and_problem(error, text)
@@ -126,7 +126,7 @@ def parse_yaml(text: str, name: str, kind: type[PlainYaml] = PlainYaml) -> Any:
 
 
 def _place_and_problem(error: Any, text: str) -> tuple[str, str]:
-    """Returns the line of an error as `:3`, where it is known, and what stands there with what is wrong with it."""
+    """Return the line number of an error as `:3`, "" if unknown, and the line's text with the problem."""
     told = (getattr(error, "context", None), getattr(error, "problem", None))
     problem, mark = " ".join(filter(None, told)) or str(error), getattr(error, "problem_mark", None)
     if mark is None:

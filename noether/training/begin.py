@@ -1,4 +1,4 @@
-"""The first moments of a run, in which the fork server starts before this process imports what else it needs."""
+"""The first moments of a run: the fork server starts before this process imports everything else that it needs."""
 
 from noether.common.errors import RequestError
 from noether.config.schema import RunConfig
@@ -8,7 +8,7 @@ from noether.launch.start import Start
 
 
 def check_flags(config: RunConfig, reset: bool, tensorboard: bool) -> None:
-    """Refuses to start a run over that has no name or is to be resumed, and to serve events that nobody writes."""
+    """Refuse --reset for a run that has no name or is to be resumed, and --tb for a run that writes no events."""
     if tensorboard and not config.tracker.tensorboard:
         raise RequestError("tb-needs-event-files", "--tb needs event files", seen="--tb and tracker.tensorboard=false",
                            expected="a run that writes them, which is the default",
@@ -23,7 +23,7 @@ def check_flags(config: RunConfig, reset: bool, tensorboard: bool) -> None:
 
 
 def check_switches(*, multirun: bool, dry_run: bool, reset: bool, tb: bool, json: bool) -> None:
-    """Refuse switches of `noether train` that do not go together."""
+    """Refuse switches of `noether train` that cannot be combined."""
     if json and (multirun or not dry_run):
         raise RequestError("json-needs-dry-run", "--json needs --dry-run", seen="train --json",
                            expected="the metrics of a run are in its result.json, those of a sweep in NAME.sweep.json",
@@ -36,15 +36,15 @@ def check_switches(*, multirun: bool, dry_run: bool, reset: bool, tb: bool, json
 
 
 def train_here(config: RunConfig, start: Start, *, reset: bool = False, tensorboard: bool = False) -> int:
-    """Trains on the workers that this process answers for, and returns the exit code of the run.
+    """Train on the workers that this process answers for; return the exit code of the run.
 
-    `start` learns how far it has come. `reset` starts the run of this name over and keeps its folder aside;
-    `tensorboard` serves its events beside it, on this machine's loopback.
+    `start` records the progress. `reset` starts the run of this name over and keeps the old folder under another name;
+    `tensorboard` serves the run's events meanwhile, on this machine's loopback.
     """
     plan = plan_run(config)
     start.placement = plan.placement
     if len(plan.placement.workers) > 1:
-        warm_up()  # It imports torch while this process imports, shows the plan and looks after the data.
+        warm_up()  # It imports torch while this process imports, shows the plan and prepares the data.
     from noether.training.start import start_run
 
     return start_run(config, plan, start, reset=reset, tensorboard=tensorboard)

@@ -1,6 +1,6 @@
-"""Builds everything a run trains with: the problem, its state, and the arithmetic of its updates."""
+"""Everything that a run trains with: the problem, its state, and the arithmetic of its updates."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from noether.checkpoints.format import CheckpointFolder
 from noether.checkpoints.initial import begin_with
 from noether.checkpoints.named import named_weights
-from noether.checkpoints.resume import is_accepted
+from noether.checkpoints.resume import data_changes
 from noether.checkpoints.state import EmaWeights, Progress, TrainingState, load_checkpoint, model_tensors
 from noether.common.errors import EndedByAnother, RequestError
 from noether.common.numbers import counted, first_of
@@ -42,7 +42,7 @@ from noether.training.update import Updater
 
 
 def conditions_of(device: torch.device) -> dict[str, Any]:
-    """Returns the threads that a rank really uses, its processor, the instructions torch uses of it, and its device."""
+    """Return the number of threads a rank uses, its processor, the instruction set torch uses on it, and its device."""
     processor = ""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -56,17 +56,14 @@ def conditions_of(device: torch.device) -> dict[str, Any]:
 
 
 def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model: nn.Module) -> list[str]:
-    """Returns what a resumed run will not share with the undisturbed one; empty where its bits are the same.
-
-    `meta` is of the checkpoint that is resumed, `now` the same of those that this start will write.
-    """
+    """Return how a resumed run will differ from the undisturbed one, by its checkpoint's meta.json and `now`."""
     said = []
     if changed := [name for name in ("world_size", "micro_batch_size") if meta[name] != now[name]]:
         ranks = changed[0] == "world_size"
         before, here = meta[changed[0]], now[changed[0]]
         what = f"{before} ranks" if ranks else f"micro-batches of {before}"
         said.append(f"{what} before, {here} now: the order of samples continues, and sums are rounded in another order")
-        # BatchNorm normalises by the samples of its own rank and micro-batch; dropout draws for each.
+        # BatchNorm uses the statistics of its rank's micro-batch; dropout draws separately for each.
         modules = list(model.modules())
         normed = any(isinstance(module, _BatchNorm) for module in modules)
         dropped = any(isinstance(module, _DropoutNd) and module.p > 0 for module in modules)
@@ -77,41 +74,17 @@ def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model
                 "its weights differ by more than rounding"
             )
     before, here = _known(meta), _known(now)
-    # What was not to be had, such as the driver's version, is not known to differ.
+    # A missing value, such as the driver's version, is not known to differ.
     differing = (name for name in here if before.get(name, here[name]) != here[name])
     if others := [f"{name} {before[name]} → {here[name]}" for name in differing]:
         said.append(f"{', '.join(others)}: results may be rounded differently from here on")
     sources = mapping(meta, "sources")
     if others := [name for name, digest in now["sources"].items() if sources.get(name, digest) != digest]:
-        said.append(f"the source code of {first_of(others, 5)} has changed: other numbers may be learned from here on")
+        said.append(f"the source code of {first_of(others, 5)} has changed: results may differ from here on")
     tensors = model_tensors(model)
     if others := [name for name in model.state_dict() if name not in tensors]:
         said.append(f"{', '.join(others)} of the model's state_dict: not a tensor, so no checkpoint holds it")
     return said
-
-
-def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequence[str], run: str) -> list[str]:
-    """Returns a line where a run goes on with other data than those of its checkpoint, and that is accepted.
-
-    `now`: the data of this start, by `data_identity`. RequestError: they differ, and `accept_changes` has neither
-    dataset nor all.
-    """
-    before = mapping(meta, "data") or now
-    if before == now:
-        return []
-    seen, expected = (
-        f"{data.get('training')} and {data.get('test')} samples, digest {str(data.get('digest'))[:12]}"
-        for data in (now, before)
-    )
-    if not is_accepted("dataset", accepted):
-        raise RequestError(
-            "resume-other-data", f"the data are not what {run} was trained on", seen=f"{seen} (training and test)",
-            expected=expected,
-            fix="dataset_root=FOLDER      (where the data of before lie)\n"
-            f"'accept_changes=[{','.join([*accepted, 'dataset'])}]'      (goes on with these; resume=null "
-            "run_id=ANOTHER_NAME starts a run of its own)",
-        )  # fmt: skip
-    return [f"the data have changed since the checkpoint, as accepted: {expected} before, {seen} now"]
 
 
 def _known(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +99,7 @@ def _known(meta: Mapping[str, Any]) -> dict[str, Any]:
 class Run:
     """A run that is built and could start, on one rank.
 
-    initial_weights_notes: the weights taken from another run. stream: what a stream of samples does not promise.
+    initial_weights_notes, stream: as text, the weights taken from another run, and the guarantees that a stream lacks.
     """
 
     config: RunConfig
@@ -142,17 +115,17 @@ class Run:
     stream: str
 
     def evaluator(self, at_boundary: Callable[[], None] = lambda: None) -> Evaluator:
-        """Returns what evaluates weights of this run; `at_boundary` is called before each batch."""
+        """Return the evaluator of this run's weights; it calls `at_boundary` before each batch."""
         parts, micro = (self.config, self.problem, self.group, self.precision), self.batch.micro
         return Evaluator(*parts, usual_batch_size=micro, at_boundary=at_boundary)
 
     def updater(self) -> Updater:
-        """Returns what makes the updates of this run."""
+        """Return the updater of this run."""
         kind = OwnUpdater if self.problem.task.updates_itself else Updater
         return kind(self.state, self.group, self.config.trainer, self.precision, self.batch.accumulation_steps)
 
     def is_over(self) -> bool:
-        """Whether every update is made and evaluated, or trainer.stop_after or a callback has ended the run."""
+        """Return whether all updates are made and evaluated, or trainer.stop_after or a callback has ended the run."""
         progress, patience = self.state.progress, self.config.trainer.stop_after
         in_vain = patience is not None and progress.evaluations_without_improvement >= patience
         made = progress.updates == self.length.total_updates
@@ -160,42 +133,38 @@ class Run:
 
     @property
     def described(self) -> Metrics:
-        """What is known of the metrics that the run logs."""
+        """Return the descriptions of the metrics that the run logs."""
         return described_by(self.problem.task.describe_metrics(), self.config.trainer.select_by)
 
     @property
     def selected_by(self) -> Metric:
-        """The metric by which checkpoints are selected."""
+        """Return the metric by which checkpoints are selected."""
         return self.described.selected_by(self.config.trainer.select_by)
 
     def describe(self) -> dict[str, Any]:
-        """Returns what plan.json adds to the parent process's plan."""
+        """Return what plan.json adds to the parent process's plan."""
         problem, length = self.problem, self.length
+        splits = {"training": problem.train_indices, "validation": problem.validation_indices}
+        samples = {name: len(indices) for name, indices in splits.items()} | {"test": len(problem.splits.test)}
         return {
             "batch": asdict(self.batch),
             "length": {name: getattr(length, name) for name in ("updates_per_epoch", "total_updates", "epochs")},
-            "data": {
-                "training": len(problem.train_indices),
-                "validation": len(problem.validation_indices),
-                "test": len(problem.splits.test),
-                "stream": self.stream,
-            },
+            "data": {**samples, "stream": self.stream},
             "model": {"kind": type(self.state.model).__name__, "parameters": count_parameters(self.state.model)},
             "described": self.described.records(),
             "report_parts": list(problem.task.report_parts),
         }
 
     def summary(self, about: Mapping[str, Any]) -> str:
-        """Returns data, model and length, `about` the run as `describe` returns it, in three lines."""
+        """Return data, model and length in three lines; `about`: the run as `describe` returns it."""
         data, model, length = about["data"], about["model"], about["length"]
-        stream = [f"stream {self.stream}"] if self.stream else []
-        total, each = length["total_updates"], length["updates_per_epoch"]
+        total, each, stream = length["total_updates"], length["updates_per_epoch"], [f"stream {self.stream}"]
         epochs = f"{length['epochs']:.4g}" if length["epochs"] < 1000 else f"{length['epochs']:,.0f}"
         return (
             f"data   {data['training']} training, {data['validation']} validation, {data['test']} test samples\n"
             f"model  {model['kind']}, {model['parameters']:,} parameters, {self.precision.name}\n"
             f"length {counted(total, 'update')} = {epochs} epoch{'s' * (epochs != '1')} of {counted(each, 'update')}"
-            + "".join(f"\n{note}" for note in (*stream, *self.initial_weights_notes))
+            + "".join(f"\n{note}" for note in (*stream * bool(self.stream), *self.initial_weights_notes))
         )
 
 
@@ -208,10 +177,10 @@ def build_run(
     resuming: bool = False,
     verified: StampedFile | None = None,
 ) -> Run:
-    """Builds everything a run trains with, at its first update. Every rank calls it.
+    """Build everything that a run trains with, in its state before the first update. Every rank calls it.
 
-    `batch` is as it was planned; trainer.max_batch_size=auto is found out here. A run that is resumed (`resuming`) has
-    weights of its own, and need not find those that it began with; `verified` are those, and are not read twice.
+    batch: as planned; trainer.max_batch_size=auto is resolved here. resuming: the checkpoint has the run's weights, so
+    that those it began with need not exist. verified: those initial weights, if the parent process has read them.
     """
     trainer = config.trainer
     precision = choose_precision(trainer, group.device)
@@ -224,7 +193,7 @@ def build_run(
     if group.is_first:
         problem.fit()
     problem.task.load_state(group.from_first(problem.task.state()))
-    group.copy_from_first(problem.model.buffers())  # what a model has fitted
+    group.copy_from_first(problem.model.buffers())  # buffers that the model has fitted
     asked = None if resuming else config.initial_weights
     known = verified if verified and verified.is_unchanged() else None
     weights = None if asked is None else group.once_per_host(lambda: known or named_weights(asked))
@@ -244,25 +213,24 @@ def build_run(
     selected_by = described_by(problem.task.describe_metrics(), trainer.select_by).selected_by(trainer.select_by)
     schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length, selected_by.better)
     schedule.set_momentum(optimizer, 0)
-    # Dropout and the like differ between ranks; the initial weights above did not.
+    # From here on ranks draw different numbers, as for dropout; the initial weights above were drawn alike.
     seed_everything(config.seed, group.rank, 0)
     return Run(config, group, problem, state, batch, order, length, schedule, precision, tuple(notes), stream)
 
 
 def restore(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable[[str], None]) -> None:
-    """Puts the checkpoint that a run goes on from into its state. Every rank calls it.
+    """Load the checkpoint from which a run resumes into its state. Every rank calls it.
 
-    RequestError: it is damaged or not on this `host`, of other data, or past the length that is asked.
+    RequestError: it is damaged, missing on this `host`, of other data, or past the requested length.
     """
 
     def verified_here() -> CheckpointFolder:
         if not checkpoint.path.is_dir():
-            raise RequestError(
-                "resume-checkpoint-not-here", "the checkpoint from which rank 0 resumes is not on this host",
-                seen=f"no {checkpoint.path} on {host}", expected="the run's folder at the same path on every host",
-                fix="output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)",
-            )  # fmt: skip
-        checkpoint.check()  # On rank 0's host nothing is read again; a copy on another host may be damaged.
+            fix = "output_path=FOLDER      (on a file system that all hosts share, or a copy of the run on each)"
+            raise RequestError("resume-checkpoint-not-here", "the checkpoint from which rank 0 resumes is not on this "
+                               "host", seen=f"no {checkpoint.path} on {host}",
+                               expected="the run's folder at the same path on every host", fix=fix)  # fmt: skip
+        checkpoint.check()  # Rank 0's host does not read it again; a copy on another host may be damaged.
         return checkpoint
 
     checkpoint = run.group.once_per_host(verified_here)
@@ -278,13 +246,13 @@ def restore(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable[[s
     asked = f"trainer.{name}={getattr(trainer, name)}"
     raise RequestError("past-requested-length", "the run is already past the requested length",
                        seen=f"{asked}, which is {counted(total_updates, 'update')}, with {updates} done",
-                       expected="a length counted from the run's first update",  # not from where it is resumed
+                       expected="a length counted from the run's first update",  # not from the checkpoint
                        fix=f"trainer.max_updates={updates + total_updates}      "
                        f"(for {total_updates} more)")  # fmt: skip
 
 
 def selection_metric(run: Run, summary: Mapping[str, float]) -> float:
-    """Returns the value of the metric that the run's trainer.select_by names. RequestError: there is none."""
+    """Return the value of the metric that the run's trainer.select_by names. RequestError: there is none."""
     name, asked = run.selected_by.name, run.config.trainer.select_by
     if name not in summary:
         near = nearest(name, summary)
@@ -296,10 +264,9 @@ def selection_metric(run: Run, summary: Mapping[str, float]) -> float:
 
 
 def check_selection(run: Run) -> None:
-    """Refuses a selection that no evaluation could make, before the first update.
+    """Raise RequestError if no evaluation could select weights: no validation split, no such metric, a wrong minus.
 
-    Every rank calls it, before a state is resumed: the evaluation may draw random numbers. RequestError: no validation
-    split to stop a run by, no such metric, or a minus that contradicts it.
+    Every rank calls it, before a state is resumed, because the trial evaluation may draw random numbers.
     """
     trainer, validation = run.config.trainer, run.problem.validation_indices
     if trainer.stop_after is not None and not validation:
@@ -313,7 +280,7 @@ def check_selection(run: Run) -> None:
                            expected="evaluations of a validation split during the run",
                            fix="'trainer.evaluate_every=1 epoch' dataset.validation_fraction=0.1")  # fmt: skip
     if trainer.select_by.startswith("-") and run.selected_by.better == "lower":
-        raise RequestError("select-by-direction", "a minus says that higher is better, and of this metric lower is",
+        raise RequestError("select-by-direction", "a minus means that higher is better, and for this metric lower is",
                            seen=f"trainer.select_by={trainer.select_by}", expected=run.selected_by.in_words,
                            fix=f"trainer.select_by={run.selected_by.name}")  # fmt: skip
     if trainer.select_by == "loss" or not validation:

@@ -12,28 +12,28 @@ from noether.training.time_use import UpdateMetrics
 
 
 class Callback:
-    """What a run calls on every rank, so that its methods may use collective operations. Each may be left out.
+    """Code of the user that a run calls on every rank, so that it may use collective operations. Methods are optional.
 
-    What it draws from the global random generators changes the run. Nothing of it is kept in a checkpoint: what has to
-    survive a stop belongs into the run's model or files.
+    Numbers that it draws from the global random generators change the run. A checkpoint does not keep its attributes:
+    state that has to survive a stop belongs in the run's model or in files.
     """
 
     def begin(self, run: Run) -> None:
-        """Called once in each start, before its first update, with the weights that it begins with."""
+        """Run once in each start, before its first update, with the weights that it begins with."""
 
     def after_update(self, run: Run, metrics: UpdateMetrics) -> None:
-        """Called after each update. Reading a value of `metrics` waits for the device."""
+        """Run after each update. Reading a value of `metrics` waits for the device."""
 
     def after_evaluation(self, run: Run, metrics: Mapping[str, float]) -> bool | None:
-        """Called after each evaluation of the validation split.
+        """Run after each evaluation of the validation split; return True on rank 0 to end the run here.
 
-        `metrics` are of the weights that are selected (EMA weights, if there are any); {} but on rank 0. True on rank 0
-        ends the run here, with everything saved and its result written.
+        The run then saves everything and writes its result. `metrics` are those of the selected weights (EMA weights if
+        there are any); {} above rank 0.
         """
 
 
 def callback_classes(paths: Sequence[str]) -> list[type[Callback]]:
-    """Returns the classes that trainer.callbacks names. RequestError: a run cannot call one."""
+    """Return the classes that trainer.callbacks names. RequestError: a run cannot call one of them."""
     found, methods = [], methods_of(Callback)
     for path in paths:
         kind: Any = load_object(path, "trainer.callbacks", base=Callback)

@@ -1,4 +1,4 @@
-"""Carries out `noether evaluate`: chooses the model and starts one worker. No torch here."""
+"""`noether evaluate`: choose the model and start one worker. No torch here."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from noether.core.data.build import prepare_data
 
 @dataclass(frozen=True)
 class EvaluateRequest:
-    """What is evaluated."""
+    """The model, data and split to evaluate, and the form of the output."""
 
     chosen: ChosenModel
     data: Path | None
@@ -20,13 +20,10 @@ class EvaluateRequest:
 
 
 def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) -> int:
-    """Evaluates a split and prints the metrics; those of the test split are kept, and the report shows them.
-
-    RequestError: no such split.
-    """
+    """Evaluate a split and print its metrics; the report shows those of the test split. RequestError: no such split."""
     one_of("split", split, ("test", "validation", "train"))
     chosen = choose_model(wanted)
     config = chosen.config
-    chosen.folder.check_writable(elsewhere=chosen.folder.as_copy("evaluate"))  # before the minutes, not after them
+    chosen.folder.check_writable(elsewhere=chosen.folder.as_copy("evaluate"))  # before minutes of evaluation
     request = EvaluateRequest(chosen, prepare_data(config), split, as_json, vtk)
     return run_here(config, "noether.training.evaluation.evaluate_worker", request)

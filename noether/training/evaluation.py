@@ -1,4 +1,4 @@
-"""The metrics of a run: a split evaluated with the selected weights, beside the baselines, for people and programs."""
+"""The metrics of a run: a split evaluated with the selected weights, compared with the baselines."""
 
 import shlex
 import time
@@ -42,11 +42,11 @@ from noether.training.open_run import OpenRun
 
 @dataclass(frozen=True)
 class RunEvaluation:
-    """Evaluates a run's splits, and writes what the report draws into its folder.
+    """An evaluation of a run's splits, which writes the data of the report's figures into the run's folder.
 
-    about: what result.json says of the weights, by `about_weights`.
+    about: the record of the weights in result.json, by `about_weights`.
     vtk: also write the fields of the shown cases as files that ParaView opens.
-    writer: writes what the report draws, where it may.
+    by: publisher of the figures' data, which refuses to write if a later start owns the folder.
     """
 
     evaluator: Evaluator
@@ -56,13 +56,13 @@ class RunEvaluation:
     writer: Writer = UNFENCED
 
     def result(self, model: nn.Module, split: str) -> dict[str, Any]:
-        """Returns the content of result.json, of a split and a model's weights; {} above rank 0. All ranks call it."""
+        """Return the content of result.json for a split and a model; {} above rank 0. Every rank calls it."""
         group, problem = self.evaluator.group, self.evaluator.problem
         task, (dataset, indices) = problem.task, self._samples(split)
         errors: list[dict[str, np.ndarray]] = []
 
         def with_details(predictions: Predictions, batch: Batch) -> SampleMetrics:
-            found = task.metrics(predictions, batch)  # first, as they check what the model returned
+            found = task.metrics(predictions, batch)  # first, because the metrics check the model's output
             physical = task.to_physical(predictions)
             errors.append(point_errors(task, physical, batch))
             return found | task.final_metrics(physical, batch)
@@ -85,10 +85,9 @@ class RunEvaluation:
             **task.results(sample_metrics, metrics),
         }
         if task.baselines and task.fields:
-            # The nearest shape is looked for among what was trained on, for whatever split is scored.
+            # For every split, the nearest shape is searched among the shapes used in training.
             scored: Any = Subset(dataset, indices)  # type: ignore[arg-type]
             train = problem.splits.train, problem.known_indices
-            # With SciPy, at the end and on rank 0 alone.
             result["baselines"] = hook("baselines")(
                 task, *train, scored, updates=result["updates"], among_itself=split == "train"
             )
@@ -98,7 +97,7 @@ class RunEvaluation:
         return result
 
     def _samples(self, split: str) -> tuple[Dataset, Sequence[int]]:
-        """Returns the data set that a split is of, and its samples."""
+        """Return the data set of a split, and the indices of its samples."""
         problem = self.evaluator.problem
         if split == "test":
             return problem.splits.test, list(range(len(problem.splits.test)))
@@ -114,7 +113,7 @@ class RunEvaluation:
         sample_metrics: SplitMetrics,
         errors: Mapping[str, Sequence[np.ndarray]],
     ) -> dict[str, Any]:
-        """Writes the fields of a few telling cases; returns what result.json says of the files for ParaView."""
+        """Write the fields of a few telling cases; return the entry of result.json for the ParaView files."""
         task, split = self.evaluator.problem.task, result["split"]
         dataset, indices = self._samples(split)
         shown = [
@@ -136,20 +135,20 @@ class RunEvaluation:
 
 
 def about_weights(checkpoint: CheckpointFolder, weights: str) -> dict[str, Any]:
-    """Returns what result.json says of the weights: the updates that made them, and the ranks that wrote them."""
+    """Return the record of the weights for result.json: their name, checkpoint, updates and world size."""
     made = {"updates": checkpoint.updates, "world_size": checkpoint.meta()["world_size"]}
     return {"weights": weights, "checkpoint": checkpoint.path.name, **made}
 
 
 def mean_pace(folder: RunFolder) -> dict[str, float | None]:
-    """Returns the whole run's samples per second and device use, evaluations left out, from its history."""
+    """Return the whole run's mean samples per second and device use, without evaluations, from its history."""
     rows = [row for row in read_metrics(folder.metrics) if row["kind"] == "training"]
     uses = [use for row in rows if (use := number(row, "device_use")) is not None]
     return {"samples_per_second": mean_rate(rows), "device_use": float(np.mean(uses)) if uses else None}
 
 
 def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
-    """Evaluates a run that was made before on one device, and keeps what it finds of the test split in result.json."""
+    """Evaluate an existing run on one device; write the result of the test split to result.json."""
     config, folder, weights = request.chosen.config, request.chosen.folder, request.chosen.weights
     checkpoint = request.chosen.checkpoint
     with joined_group(context) as group, code_granted(request.chosen.code):
@@ -166,7 +165,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
         about = about_weights(checkpoint, weights)
         result = RunEvaluation(evaluator, folder, about, vtk=request.vtk).result(problem.model, request.split)
     if request.split == "test":
-        before = read_record(folder.result)  # What the training took is known from the training alone.
+        before = read_record(folder.result)  # Only the training can measure its time and arithmetic.
         result = {**{key: before[key] for key in ("time_use", "arithmetic") if key in before}, **result}
         with refusals_told(folder.path, elsewhere=folder.as_copy("evaluate")):
             write_record(folder.result, result)
@@ -182,25 +181,25 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
 
 
 CASE_PAUSE_S = 10.0
-"""Seconds between two cases that are kept: an evaluation may take less than the writing of one."""
+"""Seconds between two kept cases: an evaluation may take less time than writing a case."""
 MOST_POINTS = 100_000
-"""Points of a set of a kept case, which is for looking at."""
+"""The most points in each point set of a kept case, which is only displayed."""
 
 
 class Validation:
-    """What the loop calls to have its weights evaluated. One case is kept, for whoever watches the run."""
+    """The loop's evaluation of the validation split. It keeps one case for viewers of the run."""
 
     def __init__(self, run: OpenRun, stop: AgreedStop) -> None:
         self.run, self.stop = run, stop
         self._next_case, self._has_warned = 0.0, False
 
     def __call__(self) -> dict[str, dict[str, float]]:
-        """Returns the metrics of every kind of weights; nothing on ranks above 0."""
+        """Return the metrics of every kind of weights; {} above rank 0."""
         problem, state, group = self.run.problem, self.run.state, self.run.group
         evaluator = self.run.evaluator(self.stop.check)
         metrics: dict[str, dict[str, float]] = {}
         for weights, model in state.evaluation_models().items():
-            # Running statistics are each rank's own; rank 0's are what a checkpoint holds.
+            # Each rank has its own running statistics; a checkpoint holds rank 0's.
             group.copy_from_first(model.buffers())
             sample_metrics = evaluator.sample_metrics(model, problem.splits.train, problem.validation_indices)
             if not group.is_first:
@@ -212,7 +211,7 @@ class Validation:
         return metrics
 
     def _warn_of_nan(self, metrics: Mapping[str, float], sample_metrics: SplitMetrics) -> None:
-        """Says, once in a start, that no weights can be selected, and of which samples the metric is NaN."""
+        """Warn, once in a start, that NaN prevents a selection of weights, and name the samples whose metric is NaN."""
         run, name = self.run, self.run.selected_by.name
         if self._has_warned or not isnan(metrics.get(name, 0.0)):
             return
@@ -222,7 +221,7 @@ class Validation:
         run.console.warn(f"trainer.select_by={name} is NaN{where}: no weights are the best, the last ones are kept")
 
     def _keep_median(self, evaluator: Evaluator, model: nn.Module, sample_metrics: SplitMetrics) -> None:
-        """Writes the fields of the median case in place of those of the evaluation before, where it is time to."""
+        """Replace the kept case by the median case of this evaluation, at most once in CASE_PAUSE_S."""
         problem, folder, state = self.run.problem, self.run.folder, self.run.state
         task, dataset, indices = problem.task, problem.splits.train, problem.validation_indices
         if not task.fields or time.monotonic() < self._next_case:
@@ -242,10 +241,9 @@ class Validation:
 
 
 def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any]) -> int:
-    """Evaluates the test split with the selected weights, and writes the result and the report.
+    """Evaluate the test split with the selected weights, and write the result and the report.
 
-    `time_use` is what the seconds of this start were made of. Returns 0, or why all ranks stopped before it was
-    through; the next start of the run does it again.
+    `time_use`: of this start. Return 0, or why all ranks stopped early; the next start then repeats the evaluation.
     """
     started, group = time.perf_counter(), run.group
     try:
@@ -269,13 +267,13 @@ def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any])
             f"  expected  {refusal.expected}\n"
             f"  fix       make room, then {continue_line(run.folder.path)}: only the evaluation is repeated"
         ) from None
-    # A launcher may end what is left a while after the first rank has left, as srun --wait does.
+    # A launcher may kill the remaining ranks a while after the first has left, as srun --wait does.
     group.wait_for_first(LONGEST_FINISH_S)
     return 0
 
 
 def _of_training(run: OpenRun, time_use: dict[str, Any]) -> dict[str, Any]:
-    """What the seconds of the last start that made updates were made of: this one may only repeat the evaluation."""
+    """Return the time use of the last start that made updates: this start may only repeat the evaluation."""
     rows = [] if time_use["updates"] else read_metrics(run.folder.metrics)
     last = next((row for row in reversed(rows) if row["kind"] == "time_use"), time_use)
     return {name: last[name] for name in time_use if name in last}
@@ -290,20 +288,18 @@ def _evaluate_selected(run: OpenRun, stop: AgreedStop) -> dict[str, Any]:
         selected = selected_checkpoint(folder.checkpoints, run.console.warn)
         about = about_weights(selected, weights)
         load_weights(model, selected, weights)
-    # Sent, not read: other hosts may not see the files of rank 0's, or not yet.
+    # Sent, not read: other hosts may not see the files of rank 0's host, or not yet.
     about = group.from_first(about)
     group.copy_from_first(model_tensors(model).values())
     return RunEvaluation(run.evaluator(stop.check), folder, about, writer=run.lease).result(model, "test")
 
 
 def report_run(folder: RunFolder, console: Console, writer: Writer = UNFENCED) -> None:
-    """Writes the report and says where it is; a run whose weights and metrics are saved does not fail for its page."""
+    """Write the report and print its path; if the disk refuses, only warn, since weights and metrics are saved."""
     from noether.runs.report.page import write_report
 
     try:
         console.say(f"\nreport {write_report(folder, writer)}")
     except OSError as error:
-        console.warn(
-            f"the report could not be written ({type(error).__name__}: {error}); to make it later:\n"
-            f"  noether report {shlex.quote(str(folder.path))}"
-        )
+        again = f"noether report {shlex.quote(str(folder.path))}"
+        console.warn(f"the report could not be written ({type(error).__name__}: {error}); to make it later:\n  {again}")

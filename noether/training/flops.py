@@ -1,4 +1,4 @@
-"""Counts the arithmetic of an update, and the share of this device's matrix-product rate that the run reached."""
+"""The arithmetic of an update, and the share of this device's matrix-product rate that the run reached."""
 
 import time
 from typing import Any
@@ -11,17 +11,17 @@ from noether.training.build import Run
 from noether.training.rehearsal import loss_of, rehearsal_batch
 
 CEILING_S = 0.05
-"""For so long matrix products are timed."""
+"""The seconds for which matrix products are timed."""
 
 
 def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] | None:
-    """Counts the operations of a sample's forward and backward pass, and times matrix products on this device.
+    """Count the operations of a sample's forward and backward pass, and time matrix products on this device.
 
-    Nothing of the run changes. `time_use` is what the seconds of its loop were made of, on as many ranks as there were.
+    The run is not changed. `time_use`: how the time of its loop was used, by rank.
     flops_per_sample: forward and backward, as torch counts them: matrix products, convolutions and attention.
-    matmul_flops_per_second: of square products in the precision of the run, on this rank's device.
-    share: of that ceiling which forward and backward passes reached. None where torch cannot count the model, or where
-    a task makes updates of its own.
+    matmul_flops_per_second: the rate of square products in the precision of the run, on this rank's device.
+    share: the part of that rate which the forward and backward passes reached.
+    Return None if torch cannot count the model, or if the task makes its own updates.
     """
     if run.problem.task.updates_itself:
         return None
@@ -47,7 +47,7 @@ def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] |
 
 
 def matmul_ceiling(device: torch.device, dtype: torch.dtype) -> float:
-    """Returns the best rate of square matrix products that a device shows in a moment, in operations per second."""
+    """Return the best rate of square matrix products measured in CEILING_S on a device, in operations per second."""
     size = 4096 if device.type == "cuda" else 512
     one = torch.randn(size, size, device=device).to(dtype)
     best, until = 0.0, time.perf_counter() + CEILING_S

@@ -1,4 +1,4 @@
-"""One loss of the samples of all ranks: what it reads is gathered, and the gradient is that of the whole batch."""
+"""One loss over the samples of all ranks: its inputs are gathered, and the gradient is that of the whole batch."""
 
 from collections.abc import Iterator, Mapping
 from zlib import crc32
@@ -13,8 +13,8 @@ from noether.launch.process_group.group import Group
 class Together(Mapping[str, Tensor]):
     """Predictions or a batch of all ranks, in the order of the global batch. Every rank reads the same keys in turn.
 
-    Each is gathered when it is first read. A number (a temperature, say) is the model's own, and stays.
-    RequestError: a tensor has not a row for each of the rank's `samples`, or the ranks' differ in their shapes.
+    A tensor is gathered when it is first read. A scalar (such as a temperature) is the model's own and is not gathered.
+    RequestError: a tensor does not have a row for each of the rank's `samples`, or its shape differs between ranks.
     """
 
     def __init__(self, own: Mapping[str, Tensor], samples: int, group: Group) -> None:
@@ -28,7 +28,7 @@ class Together(Mapping[str, Tensor]):
         return len(self._own)
 
     def __getitem__(self, key: str) -> Tensor:
-        """Returns the rows of all ranks, one rank's after another's."""
+        """Return the rows of all ranks, in the order of the ranks."""
         if key not in self._every:
             own, group = self._own[key], self._group
             seen = f"{key} {tuple(own.shape)} of {own.dtype}"
@@ -41,7 +41,7 @@ class Together(Mapping[str, Tensor]):
 
 
 def alike(said: str, group: Group) -> bool:
-    """Return whether all ranks say the same. Every rank calls it."""
+    """Return whether `said` is the same on all ranks. Every rank calls it."""
     return len({row[0] for row in group.table([crc32(said.encode())])}) == 1
 
 

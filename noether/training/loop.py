@@ -1,32 +1,26 @@
-"""The loop: batches → weights, and at update boundaries what is due: log, evaluation, checkpoint, stop."""
+"""The loop: micro-batches → one update → what is due before the next: rows, evaluation, checkpoint, stop."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
 from noether.checkpoints.writer import Saver
-from noether.config.section import Interval
 from noether.core.data.loader import Batch, to_device, training_batches
 from noether.core.data.order import RankOrder
-from noether.core.tasks.base import Task
 from noether.launch.process_group.stop import AgreedStop, StopAgreed
 from noether.launch.process_group.torch_internals import Patience
-from noether.runs.tracking.tracker import UNCOUNTED, Trackers
+from noether.runs.tracking.tracker import Trackers
 from noether.training.build import Run, selection_metric
 from noether.training.callbacks import Callback
-from noether.training.time_use import Clock, EpochMetrics, LogWindow, Part, UpdateProfile
+from noether.training.observers import Observers
+from noether.training.time_use import Clock, Part, UpdateProfile
 from noether.training.update import Updater
 
 
 @dataclass
 class Loop:
-    """Everything a run trains with; `run` goes from the state's progress to the end, or to an agreed stop.
-
-    `saver` is asked for checkpoints on every rank, and rank 0's writes them. `validate` evaluates the validation split:
-    on rank 0 it returns metrics by the name of the weights. `time_use`, once `run` has returned: of its seconds.
-    """
+    """The training of a run: `run` makes every update that is left, or stops where all ranks agree to."""
 
     built: Run
     stop: AgreedStop
@@ -36,149 +30,104 @@ class Loop:
     profile: UpdateProfile | None = None
     callbacks: Sequence[Callback] = ()
     time_use: dict[str, Any] = field(default_factory=dict, init=False)
+    updater: Updater = field(init=False)
+    observers: Observers = field(init=False)
 
     def run(self) -> int:
-        """Trains. Every rank calls it.
-
-        Returns 0 where the run is complete, else why all ranks stopped (a signal or TIME_LIMIT), with all saved.
-        """
-        built, group = self.built, self.built.group
-        trainer, progress = built.config.trainer, built.state.progress
-        updater = built.updater()
-        began, clock, start_update = time.perf_counter(), updater.clock, progress.updates
-        task = built.problem.task
-        window = LogWindow(group, built.batch.effective, clock, own=task.updates_itself)
-        counts = type(task).counts is not Task.counts and not task.updates_itself
-        epoch = EpochMetrics(group, built.batch.per_rank, counts=counts)
-        # An evaluation that the stop before this start cut short comes first.
-        reason = self._boundary(updater, checkpoint=True) if progress.evaluation_pending else 0
-        last_update = built.length.total_updates
-        for callback in self.callbacks:
-            callback.begin(built)
-        for batches in update_batches(built, clock, last_update) if not (reason or built.is_over()) else ():
+        """Train on every rank; return 0 if the run is complete, else why all ranks stopped, with everything saved."""
+        built, group, progress = self.built, self.built.group, self.built.state.progress
+        updater = self.updater = built.updater()
+        observers = self.observers = Observers(built, updater.clock, self.trackers, self.profile, self.callbacks)
+        # An evaluation that a stop cut short comes before the first update.
+        here = self._pass(Boundary(evaluate=True, checkpoint=True)) if progress.evaluation_pending else Boundary()
+        observers.begin()
+        here.leaving = here.leaving or built.is_over()
+        for batches in () if here.leaving else update_batches(built, updater.clock, built.length.total_updates):
             group.parent.begin_update(progress.updates + 1)
             built.schedule.set_momentum(built.state.optimizer, progress.updates)
-            window.add(measured := updater.update(batches, built.schedule(progress.updates)))
-            epoch.add(measured)
+            measured = updater.update(batches, built.schedule(progress.updates))
             group.expect_steady_pace()
-            update, last = progress.updates, progress.updates == last_update
-            self.trackers.advance(update)
-            clock.switch(Part.LOGGING)
-            if self.profile is not None:
-                self.profile.after_update()
-            for callback in self.callbacks:
-                callback.after_update(built, measured)
-            if measured.skipped:
-                self._log("note", text=measured.skipped)
-            if last or self._is_due(trainer.log_every, update):
-                self._log("training", learning_rate=built.schedule(update - 1), **window.read())
-            if update % built.length.updates_per_epoch == 0 and (means := epoch.read()):
-                self._log("epoch", **means)
-            clock.switch(Part.OTHER)
-            is_due = last or self._is_due(trainer.evaluate_every, update)
-            progress.evaluation_pending = bool(built.problem.validation_indices) and is_due
-            reason = self._boundary(updater, checkpoint=last or self._is_due(trainer.checkpoint_every, update))
-            if reason or built.is_over():
+            observers.after_update(measured)
+            here = self._pass(self._due())
+            if here.leaving:
                 break
-        else:
-            # Every update is made in its boundary; a stop while a batch did not come is not.
-            reason = reason or (0 if built.is_over() else self._boundary(updater, checkpoint=True))
+        if not here.leaving:  # A stop came while the next batch was awaited.
+            here = self._pass(Boundary(checkpoint=True))
         updater.close()
-        if self.profile is not None:
-            clock.switch(Part.LOGGING)
-            self.profile.close()
-        made, seconds = progress.updates - start_update, time.perf_counter() - began
-        self.time_use = {"updates": made, "seconds": seconds, **window.finish().as_dict()}
-        if made:  # Who reads the last such row wants that of the training.
-            self._log("time_use", **self.time_use)
-        return 0 if built.is_over() else reason
+        self.time_use = observers.finish()
+        return 0 if built.is_over() else here.reason
 
-    def _boundary(self, updater: Updater, *, checkpoint: bool) -> int:
-        """Does what is due between two updates; returns why all ranks stop here, or 0."""
-        progress = self.built.state.progress
-        metric, improved = None, False
-        reason = self.stop.agreed()
-        if progress.evaluation_pending and not reason:
+    def _due(self) -> "Boundary":
+        """Return what is due after the update that was just made."""
+        built, trainer, update = self.built, self.built.config.trainer, self.built.state.progress.updates
+        evaluate = built.length.is_due(trainer.evaluate_every, update) and bool(built.problem.validation_indices)
+        return Boundary(evaluate=evaluate, checkpoint=built.length.is_due(trainer.checkpoint_every, update))
+
+    def _pass(self, here: "Boundary") -> "Boundary":
+        """Evaluate, save and log what is due at a boundary; return it with why the ranks leave there, if they do."""
+        built, updater, progress = self.built, self.updater, self.built.state.progress
+        progress.evaluation_pending, metric = here.evaluate, None
+        here.reason = self.stop.agreed()
+        if here.evaluate and not here.reason:
             updater.clock.switch(Part.EVALUATION)
             updater.settle()
             try:
                 metric = self._evaluate()
-                improved = self.built.selected_by.is_better(metric, progress.best_metric)
-                self._count_in_vain(improved)
+                improved = built.selected_by.is_better(metric, progress.best_metric)
+                here.checkpoint = here.checkpoint or improved
+                self._count_without_improvement(improved)
             except StopAgreed as stopped:
-                reason = stopped.reason
+                here.reason = stopped.reason
             updater.clock.switch(Part.OTHER)
-        self._tell_of_checkpoints()
-        leaving = bool(reason) or self.built.is_over()
-        if checkpoint or leaving or improved:
+        self.observers.after_saving(self.saver.news())
+        here.leaving = bool(here.reason) or built.is_over()
+        if here.checkpoint or here.leaving:
             updater.clock.switch(Part.CHECKPOINT)
             updater.settle()
-            self.saver.save(self.built.state, metric, leaving=leaving)
-            if leaving:
-                self._tell_of_checkpoints()
+            self.saver.save(built.state, metric, leaving=here.leaving)
+            if here.leaving:
+                self.observers.after_saving(self.saver.news())
             updater.clock.switch(Part.OTHER)
-        return reason
-
-    def _tell_of_checkpoints(self) -> None:
-        for written in self.saver.news():
-            update = written.checkpoint.updates
-            epoch = update / self.built.length.updates_per_epoch
-            row = {"kind": "checkpoint", "update": update, "epoch": epoch, "seconds": written.seconds}
-            self.trackers.log({**row, "metric": written.metric, "path": str(written.checkpoint.path)})
+        return here
 
     def _evaluate(self) -> float | None:
-        """Evaluates the validation split with every kind of weights; returns the selection metric.
+        """Evaluate the validation split with every kind of weights; return the selection metric.
 
         The metric is trainer.select_by under the selected weights (EMA if there are any), the same on every rank.
-        StopAgreed: on every rank, where the ranks agreed to stop before it was through; nothing has changed.
+        StopAgreed: raised on every rank if the ranks agree to stop before the evaluation is complete; nothing changes.
         """
-        metrics, selected = self.validate(), self.built.state.selected_weights
-        for weights, values in metrics.items():
-            self._log("evaluation", split="validation", weights=weights, selected=weights == selected, metrics=values)
+        built, progress = self.built, self.built.state.progress
+        metrics, selected = self.validate(), built.state.selected_weights
+        self.observers.log_evaluation(metrics, selected)
         own = metrics.get(selected)
-        metric = None if own is None else selection_metric(self.built, own)
-        metric = self.built.group.from_first(metric)
-        progress = self.built.state.progress
+        metric = built.group.from_first(None if own is None else selection_metric(built, own))
         progress.evaluation_pending = False
-        if self.built.schedule.plateau is not None:
+        if built.schedule.plateau is not None:
             progress.followed.append(nan if metric is None else metric)
-            self.built.schedule.evaluated(progress.followed[-1])
-        self._tell_callbacks(own or {})
+            built.schedule.evaluated(progress.followed[-1])
+        self.observers.after_evaluation(own or {})
         return metric
 
-    def _tell_callbacks(self, metrics: Mapping[str, float]) -> None:
-        if not self.callbacks:
-            return
+    def _count_without_improvement(self, improved: bool) -> None:
         progress = self.built.state.progress
-        ending = [type(one).__name__ for one in self.callbacks if one.after_evaluation(self.built, metrics)]
-        if ending := self.built.group.from_first(ending) or []:
-            progress.ended = True
-            text = f"the run ends after update {progress.updates}: {', '.join(ending)} said so"
-            self._log("note", text=text, asked_for=True)
-
-    def _count_in_vain(self, improved: bool) -> None:
-        progress, trainer = self.built.state.progress, self.built.config.trainer
-        progress.evaluations_without_improvement = 0 if improved else progress.evaluations_without_improvement + 1
+        count = 0 if improved else progress.evaluations_without_improvement + 1
+        progress.evaluations_without_improvement = count
         if progress.updates < self.built.length.total_updates and self.built.is_over() and not progress.ended:
-            what = f"{progress.evaluations_without_improvement} evaluations without a better {trainer.select_by}"
-            self._log("note", text=f"the run ends after update {progress.updates}: {what}", asked_for=True)
+            self.observers.log_end(f"{count} evaluations without a better {self.built.config.trainer.select_by}")
 
-    def _is_due(self, interval: Interval | None, update: int) -> bool:
-        return interval is not None and update % self.built.length.count_updates(interval) == 0
 
-    def _log(self, kind: str, **values: Any) -> None:
-        progress = self.built.state.progress
-        progress.rows += kind not in UNCOUNTED
-        position = {
-            "update": progress.updates,
-            "epoch": progress.updates / self.built.length.updates_per_epoch,
-            "samples": progress.samples,
-        }
-        self.trackers.log({"kind": kind, **position, **values})
+@dataclass
+class Boundary:
+    """What is due between two updates; `reason`: the signal or TIME_LIMIT that all ranks stop for, 0 if none."""
+
+    evaluate: bool = False
+    checkpoint: bool = False
+    leaving: bool = False
+    reason: int = 0
 
 
 def update_batches(run: Run, clock: Clock, until: int) -> Iterator[list[Batch]]:
-    """Yields the micro-batches of each update from the state's progress to update `until`, on the device."""
+    """Yield the micro-batches of each update from the state's progress to update `until`, on the device."""
     problem, group, config, done = run.problem, run.group, run.config, run.state.progress.updates
     order = RankOrder(run.order, run.batch.micro_batch_sizes(), group.rank, done, until)
     stream = training_batches(
@@ -192,7 +141,7 @@ def update_batches(run: Run, clock: Clock, until: int) -> Iterator[list[Batch]]:
             clock.switch(Part.DATA)
             try:
                 batch = next(stream, None)
-            except StopAgreed:  # The boundary before is where the run stops.
+            except StopAgreed:  # The run stops at the boundary before this update.
                 batch = None
             if batch is None:
                 return

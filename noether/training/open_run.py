@@ -1,27 +1,34 @@
-"""A run that is built and open on one rank, and what is opened for it: trackers, the saver, a profile."""
+"""A run that is built and open on one rank: its records, and its trackers, saver and profile."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from noether.checkpoints.format import list_checkpoints, newest_update
 from noether.checkpoints.writer import CheckpointWriter, Saver
-from noether.common.atomic_write import refusals_told
+from noether.common.atomic_write import refusals_told, write_whole
 from noether.common.console import Console
+from noether.common.errors import ExitCode
+from noether.config.compose import dump_config
 from noether.launch.process_group.deadline import Deadline
+from noether.launch.process_group.stop import describe_stop
+from noether.runs.continue_line import continue_line
 from noether.runs.folder import RunFolder
-from noether.runs.lease import Lease
+from noether.runs.lease import Lease, record_asked, record_outcome, record_stop
 from noether.runs.provenance import provenance, source_digests
+from noether.runs.records import last_update, read_metrics, read_record, write_record
 from noether.runs.tracking.console import ConsoleTracker
 from noether.runs.tracking.services import RunFacts, Services, open_services
 from noether.runs.tracking.tracker import MetricsFile, Tracker, Trackers
+from noether.runs.trust import mark_own
 from noether.training.build import Run, conditions_of
 from noether.training.time_use import UpdateProfile
 
 
 @dataclass(frozen=True)
 class OpenRun(Run):
-    """A run that is built, its folder, and the right to write there (`lease`), which rank 0 alone uses."""
+    """A run that is built, its folder, and the lease to write there, which only rank 0 uses."""
 
     folder: RunFolder
     lease: Lease
@@ -29,7 +36,7 @@ class OpenRun(Run):
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """What each checkpoint of this start says of the run."""
+        """Return the description of the run in each checkpoint of this start."""
         return {
             "run_id": self.folder.run_id,
             "world_size": self.group.world_size,
@@ -44,7 +51,7 @@ class OpenRun(Run):
         }
 
     def write_if_first(self, write: Callable[[], None]) -> None:
-        """Writes, on rank 0, a record that the run can do without: where the disk refuses, a warning says so."""
+        """Write an optional record on rank 0; if the disk refuses, only warn."""
         try:
             if self.group.is_first:
                 write()
@@ -53,7 +60,7 @@ class OpenRun(Run):
 
 
 def open_run_services(run: OpenRun) -> Services:
-    """Returns, on rank 0, what passes the rows to the services that the settings name."""
+    """Return the services that the settings name, to which rank 0 passes the rows."""
     names = run.config.tracker.services if run.group.is_first else ()
     weights = tuple(run.state.evaluation_models())
     facts = RunFacts(run.folder.run_id, run.folder.path, run.about["config"], run.described, weights)
@@ -61,7 +68,7 @@ def open_run_services(run: OpenRun) -> Services:
 
 
 def open_trackers(run: OpenRun, services: Services) -> Trackers:
-    """Returns what shows the rows and, on rank 0, keeps them: those of a run that goes on after its state's update."""
+    """Return the trackers, which print the rows and, on rank 0, keep them, from the state's update on."""
     config, folder, console, lease, length = run.config, run.folder, run.console, run.lease, run.length
     start_update = run.state.progress.updates
     lengths = {"start_update": start_update, "total_updates": length.total_updates}
@@ -79,18 +86,63 @@ def open_trackers(run: OpenRun, services: Services) -> Trackers:
 
 
 def open_saver(run: OpenRun, trackers: Trackers, deadline: Deadline | None) -> Saver:
-    """Returns what writes the run's checkpoints."""
+    """Return the saver of the run's checkpoints."""
     writer = None
     if run.group.is_first:
         keep = run.config.trainer.keep_checkpoints
-        # A checkpoint gets its name after the rows that led to it are on the disk.
+        # A checkpoint gets its name only when the rows that led to it are on the disk.
         writer = CheckpointWriter(run.folder.checkpoints, keep=keep, writer=run.lease, before_rename=trackers.sync)
     return Saver(run.group, writer, run.about, run.selected_by, run.console.warn, deadline)
 
 
 def open_profile(run: OpenRun) -> UpdateProfile | None:
-    """Returns what records a profile of some updates, where the settings ask for one."""
+    """Return the recorder of a profile of some updates, if the settings request one."""
     if run.config.trainer.profile is None:
         return None
     updates = run.length.count_updates(run.config.trainer.profile)
     return UpdateProfile(run.folder.path / "profile", updates, run.group.rank, run.group.device, run.console.warn)
+
+
+def is_complete(run: OpenRun) -> bool:
+    """Return whether the run is over, and its folder (which rank 0 sees) has the result and nothing newer."""
+    if not run.is_over():
+        return False
+    newest = max(newest_update(run.folder.checkpoints), last_update(read_metrics(run.folder.metrics)) or 0)
+    return newest <= run.state.progress.updates and bool(read_record(run.folder.result, run.console.warn))
+
+
+def record_plan(run: OpenRun, plan: dict[str, Any]) -> None:
+    """Write config and plan; delete the result, and checkpoints newer than the state's update."""
+    folder, lease = run.folder, run.lease
+    mark_own(folder, run.config)
+    write_whole(folder.config, dump_config(run.config), lease)
+    write_record(folder.plan, plan, lease)
+    for checkpoint in list_checkpoints(folder.checkpoints):
+        if checkpoint.updates > run.state.progress.updates:
+            lease.drop(checkpoint.path)
+    lease.drop(folder.result)
+
+
+def tell_of_stop(run: OpenRun, name: str) -> None:
+    """Report and record a stop at once: an update may take longer than this process has left to live."""
+    update = run.state.progress.updates + 1
+    run.write_if_first(lambda: record_asked(run.folder, run.lease.own.number, name, update))
+    run.console.say(f"{name}: the run stops and saves as soon as what is under way is done (update {update})")
+
+
+def leave(run: OpenRun, reason: int) -> int:
+    """Record how this start ended, and print how to continue if it was stopped; return the exit code."""
+    folder, lease, updates = run.folder, run.lease, run.state.progress.updates
+    outcome = describe_stop(reason) if reason else "done"
+    run.write_if_first(lambda: record_outcome(folder, lease.own.number, newest_update(folder.checkpoints), outcome))
+    if not reason:
+        return ExitCode.DONE
+    # Before any rank leaves: a scheduler that sees one leave may kill the rest, and their exit code with them.
+    run.write_if_first(lambda: record_stop(folder, outcome, newest_update(folder.checkpoints), lease))
+    run.group.barrier()
+    if run.group.is_first:
+        run.console.say(
+            f"stopped by {outcome} after update {updates} of {run.length.total_updates}, everything is saved; "
+            f"to continue:\n  {continue_line(folder.path)}"
+        )
+    return ExitCode.CHECKPOINTED

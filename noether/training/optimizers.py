@@ -1,4 +1,4 @@
-"""Builds optimisers, that torch does not have and the user's own among them."""
+"""Optimisers: torch's, those that torch does not have, and the user's own."""
 
 import copy
 import inspect
@@ -20,10 +20,10 @@ from noether.launch.process_group.torch_internals import LightAdamW, LightSGD, W
 def build_optimizer(
     config: OptimizerConfig, model: nn.Module, parts: Mapping[str, nn.Module] | None = None
 ) -> Optimizer:
-    """Build the optimiser of a model's trainable parameters; if it has `parts`, one for each, joined.
+    """Build the optimiser of a model's trainable parameters; with `parts`, one optimiser for each part, joined.
 
     Biases, norms and every other parameter of fewer than two axes do not decay unless `decay_all` is set. RequestError:
-    the user's own is no optimiser, or one that a run cannot use or resume.
+    the user's own class is not an optimiser, or a run cannot use or resume it.
     """
     if parts:
         return JoinedOptimizer({name: build_optimizer(config, part) for name, part in parts.items()})
@@ -41,7 +41,7 @@ def build_optimizer(
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, *, decay_all: bool = False) -> list[dict[str, Any]]:
-    """Splits the trainable parameters into those that decay and those that do not."""
+    """Split the trainable parameters into those that decay and those that do not."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decayed = [parameter for parameter in trainable if decay_all or parameter.ndim >= 2]
     others = [parameter for parameter in trainable if not (decay_all or parameter.ndim >= 2)]
@@ -50,7 +50,7 @@ def parameter_groups(model: nn.Module, weight_decay: float, *, decay_all: bool =
 
 
 class Lion(WithoutCompiler):
-    """Lion (Chen et al., arXiv 2302.06675): every weight moves by the learning rate, in the momentum's sign.
+    """Lion (Chen et al., arXiv 2302.06675): every weight moves by the learning rate, along the momentum's sign.
 
     With momentum m and gradient g: w ← w (1 − lr·wd) − lr · sign(β₁ m + (1 − β₁) g), then m ← β₂ m + (1 − β₂) g.
     """
@@ -59,7 +59,7 @@ class Lion(WithoutCompiler):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Makes one update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not parameters:
@@ -79,7 +79,7 @@ class Lion(WithoutCompiler):
 
 
 def _momenta(optimizer: Optimizer, parameters: list[Tensor], name: str) -> list[Tensor]:
-    """Returns the momentum of each parameter, which is zero at first, in the optimiser's state by this name."""
+    """Return the momentum of each parameter, initially zero, which the optimiser's state holds under `name`."""
     for parameter in parameters:
         if name not in optimizer.state[parameter]:
             optimizer.state[parameter][name] = torch.zeros_like(parameter)
@@ -89,15 +89,15 @@ def _momenta(optimizer: Optimizer, parameters: list[Tensor], name: str) -> list[
 class Muon(WithoutCompiler):
     """Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon/): steps along the momentum made orthogonal.
 
-    The numbers are those of `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")`, to the rounding of bfloat16, in which
-    that makes matrices orthogonal. All matrices of one shape go together, which takes half the time for small ones.
+    The numbers equal those of `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")` within the rounding of bfloat16, in
+    which torch makes matrices orthogonal. Matrices of one shape are stacked, which halves the time for small ones.
     """
 
     needed = ("momentum_buffer",)
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Makes one update of every matrix that has a gradient."""
+        """Update every matrix that has a gradient."""
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[Tensor]] = {}
             for parameter in group["params"]:
@@ -120,10 +120,10 @@ class Muon(WithoutCompiler):
 
 
 def orthogonal(matrices: Tensor, steps: int) -> Tensor:
-    """Brings the singular values of matrices (n, rows, columns) near one, by Newton-Schulz steps.
+    """Bring the singular values of matrices (n, rows, columns) near one, by Newton-Schulz steps.
 
-    On a GPU in bfloat16, which is as good and faster; on a CPU in the matrices' own precision, for a CPU without units
-    for bfloat16 multiplies it at a seventh of float32's rate (192 × 768, torch 2.13, an AMD EPYC). The polynomial is
+    A GPU uses bfloat16, which is as good and faster; a CPU uses the matrices' own precision, because without bfloat16
+    units it multiplies bfloat16 at a seventh of float32's rate (192 × 768, torch 2.13, an AMD EPYC). The polynomial is
     Jordan's: it lifts small singular values fast, and leaves all between about 0.7 and 1.2.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
@@ -138,7 +138,7 @@ def orthogonal(matrices: Tensor, steps: int) -> Tensor:
 
 
 class JoinedOptimizer(WithoutCompiler):
-    """Several optimisers, each of other parameters, as one: they share its state and its groups."""
+    """Several optimisers of disjoint parameters, joined into one: they share its state and its groups."""
 
     def __init__(self, parts: Mapping[str, Optimizer]) -> None:
         super().__init__([group for part in parts.values() for group in part.param_groups], {})
@@ -148,13 +148,13 @@ class JoinedOptimizer(WithoutCompiler):
             self.defaults |= part.defaults
             self.state.update(part.state)
         of_own = [part.built_groups for part in parts.values() if hasattr(part, "built_groups")]
-        if of_own:  # All are of one kind, the user's own, which checks for itself what it loads.
+        if of_own:  # All are the user's own class, which checks itself what it loads.
             self.built_groups = [group for groups in of_own for group in groups]
             self.needed_state = None  # type: ignore[assignment]
         self._deal(iter(self.param_groups), self.state)
 
     def _deal(self, groups: Iterator[dict[str, Any]], state: Any) -> None:
-        """Gives each part its groups, and the state that all share."""
+        """Give each part its groups, and the state that all share."""
         for part in self.parts.values():
             part.param_groups, part.state = [next(groups) for _ in part.param_groups], state
             if isinstance(part, JoinedOptimizer):
@@ -162,26 +162,25 @@ class JoinedOptimizer(WithoutCompiler):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Makes one update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for part in self.parts.values():
             part.step()
 
     def needed_state(self, parameter: Tensor) -> tuple[str, ...]:
-        """What the optimiser of the part that has this parameter needs of it."""
-        its: Any = self._part_of[parameter]
-        needed: tuple[str, ...] = its.needed_state(parameter)
-        return needed
+        """Return the names of the state that the optimiser of this parameter's part needs."""
+        part: Any = self._part_of[parameter]
+        return tuple(part.needed_state(parameter))
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Takes a state, and gives the parts theirs."""
+        """Load a state, and give each part its share."""
         super().load_state_dict(state_dict)
         self._deal(iter(self.param_groups), self.state)
 
 
 def muon_for_matrices(groups: Iterable[dict[str, Any]], config: MuonConfig, *, fused: bool) -> Optimizer:
-    """Builds Muon for matrices of real numbers and AdamW for every other parameter, joined.
+    """Build Muon for matrices of real numbers and AdamW for every other parameter, joined.
 
-    Muon's steps have the size of AdamW's, so that one learning rate and one weight decay serve both.
+    Muon's steps have the size of AdamW's, so that one learning rate and one weight decay suit both.
     """
     split: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
     for group in groups:
@@ -198,7 +197,7 @@ def muon_for_matrices(groups: Iterable[dict[str, Any]], config: MuonConfig, *, f
 
 
 def build_own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Optimizer:
-    """Builds the user's own optimiser, after a trial update of copies. RequestError: as `build_optimizer`."""
+    """Build the user's own optimiser, after a trial update of copies. RequestError: as `build_optimizer`."""
     few = [{**group, "params": [nn.Parameter(one.detach().clone()) for one in group["params"][:1]]} for group in groups]
     trial = _own(config, few)
     step = inspect.signature(trial.step).parameters.values()
@@ -235,7 +234,7 @@ def build_own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Op
 
 
 def _numbers_of(optimizer: Optimizer) -> dict[str, float]:
-    """Returns the attributes of an optimiser that are numbers, or tensors of one."""
+    """Return the attributes of an optimiser that are numbers, or tensors of one number."""
 
     def is_number(value: Any) -> bool:
         one = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
@@ -245,7 +244,7 @@ def _numbers_of(optimizer: Optimizer) -> dict[str, float]:
 
 
 def optimizer_component(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Component:
-    """Return the user's own optimiser, of these groups of parameters."""
+    """Return the user's own optimiser for these groups of parameters, as a component that is not built yet."""
     given, offered = {"params": groups, "lr": config.learning_rate}, {"weight_decay": config.weight_decay}
     return Component("optimizer", config.kind, config.options(), base=Optimizer, given=given, offered=offered)
 

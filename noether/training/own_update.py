@@ -1,4 +1,4 @@
-"""Updates that a task makes by itself (`Task.update`): several optimisers, each of a part of the model."""
+"""Updates that a task makes itself (`Task.update`), with several optimisers, each for a part of the model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,11 +22,11 @@ from noether.training.time_use import Part, UpdateMetrics
 from noether.training.update import Updater
 
 RESERVED = {*POSITION, *(metric.name for metric in OF_THE_LOOP), "time_use", "slowest"} - {"loss"}
-"""Names in the rows of training that are no task's."""
+"""Names in the rows of training that a task may not use."""
 
 
 def check_own_update(kind: Any, trainer: TrainerConfig, accumulation_steps: int) -> None:
-    """Refuses a class of tasks whose own update no run can make, or not with these settings. RequestError."""
+    """Raise RequestError if no run can make the class's own update, or not with these settings."""
     if not (isinstance(kind, type) and issubclass(kind, Task)) or kind.update is Task.update:
         return
     if kind.metrics is Task.metrics and kind.loss is Task.loss:
@@ -43,7 +43,7 @@ def check_own_update(kind: Any, trainer: TrainerConfig, accumulation_steps: int)
 
 
 def parts_of(task: Task, model: nn.Module) -> dict[str, nn.Module]:
-    """Returns the parts of a model by the names of their optimisers; {} if the trainer makes the updates.
+    """Return the parts of a model by the names of their optimisers; {} if the trainer makes the updates.
 
     RequestError: a parameter that is trained belongs to no part or to two, or a part has nothing to train.
     """
@@ -69,7 +69,7 @@ def parts_of(task: Task, model: nn.Module) -> dict[str, nn.Module]:
 
 
 class OwnUpdater(Updater):
-    """Has the task make each update. What `Updater` promises of a gradient holds for each step of a part."""
+    """An updater whose task makes each update. `Updater`'s guarantees on a gradient hold for each step of a part."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -79,7 +79,7 @@ class OwnUpdater(Updater):
         self.optimizers = Optimizers({name: PartOptimizer(name, part, self) for name, part in joined.parts.items()})
 
     def update(self, batches: Sequence[Batch], learning_rate: float) -> UpdateMetrics:
-        """Makes one update, as `Updater.update` says."""
+        """Make one update, as `Updater.update` does."""
         task, self.batches, self.learning_rate = self.state.task, batches, learning_rate
         self.before = [buffer.clone() for buffer in self.statistics]
         self.losses: list[Tensor] = []
@@ -101,7 +101,7 @@ class OwnUpdater(Updater):
         return self._made(UpdateMetrics(loss, torch.stack(self.norms).norm(), self.skipped, numbers=numbers))
 
     def step(self, part: "PartOptimizer", loss: Tensor, rate: float) -> None:
-        """Makes one step of a part, unless its gradient is not finite."""
+        """Make one step of a part, unless its gradient is not finite."""
         self.clock.switch(Part.BACKWARD)
         part.clear()
         if is_scalar := isinstance(loss, Tensor) and not loss.ndim and loss.requires_grad:
@@ -122,7 +122,7 @@ class OwnUpdater(Updater):
             self._step(part.optimizer, part.parameters, norm, self.learning_rate * rate)
         self.skipped = self.skipped or skipped
         part.clear()
-        torch.clear_autocast_cache()  # It holds the weights of before in the precision of the forward pass.
+        torch.clear_autocast_cache()  # It holds the old weights in the precision of the forward pass.
         self.clock.switch(Part.FORWARD)
 
     def _average(self, part: "PartOptimizer") -> None:
@@ -149,37 +149,37 @@ class OwnUpdater(Updater):
 
 
 class PartOptimizer:
-    """What `Task.update` steps a part of the model by. `optimizer` is torch's; its rate is set at each step."""
+    """The optimiser with which `Task.update` steps one part. `optimizer` is torch's; each step sets its rate."""
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, updater: OwnUpdater) -> None:
         self.name, self.optimizer, self._updater = name, optimizer, updater
         self.parameters = [one for group in optimizer.param_groups for one in group["params"]]
 
     def step(self, loss: Tensor, rate: float = 1.0) -> None:
-        """Makes one step down the gradient of `loss` (), at `rate` times the schedule's learning rate.
+        """Make one step down the gradient of `loss` (), at `rate` times the schedule's learning rate.
 
         RequestError: the loss does not depend on the part's weights.
         """
         self._updater.step(self, loss, rate)
 
     def clear(self) -> None:
-        """Drops the part's gradients."""
+        """Drop the part's gradients."""
         for parameter in self.parameters:
             parameter.grad = None
 
 
 class Optimizers(dict[str, PartOptimizer]):
-    """The optimisers of an update by their names; `updates`: how many updates the run has made before."""
+    """The optimisers of an update by their names; `updates`: the number of updates made before this one."""
 
     updates = 0
 
 
 def _plain(model: nn.Module) -> nn.Module:
-    """Returns the user's own model, without what names its tensors (model.input, model.output)."""
+    """Return the user's own model, without the wrapper that names its tensors (model.input, model.output)."""
     return model.model if isinstance(model, TensorModel) else model
 
 
 def _unusable(kind: type[Task], seen: str, expected: str, fix: str = "") -> RequestError:
     name = kind.__name__
-    return RequestError("own-update-unusable", f"no run can have {name} make its updates", seen=seen, expected=expected,
+    return RequestError("own-update-unusable", f"{name} cannot make the updates of a run", seen=seen, expected=expected,
                         fix=fix or f"change {name} of {kind.__module__}")  # fmt: skip

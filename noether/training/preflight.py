@@ -1,4 +1,4 @@
-"""Refuses, before anything starts, what `train` would refuse later. No torch but for a user's own components."""
+"""Checks made before a run starts, of what would fail later. Torch is imported only for a user's own components."""
 
 import importlib.util
 import os
@@ -27,10 +27,7 @@ CPP_COMPILERS, C_COMPILERS = ("g++", "clang++"), ("gcc", "clang", "cc")
 
 
 def check_start(config: RunConfig, target: ResumeTarget) -> StampedFile | None:
-    """Refuses what is known before the data is made and a folder: a disk that is read-only, no initial weights.
-
-    Returns the file of those, verified; None where the run begins with none.
-    """
+    """Refuse a read-only disk, missing initial weights or unusable data; return the weights' verified file, if any."""
     target.check_writable()
     begins = target.checkpoint is None and config.initial_weights is not None
     weights = named_weights(str(config.initial_weights)) if begins else None
@@ -46,7 +43,7 @@ def check_own_code_of_ranks(config: RunConfig, plan: RunPlan) -> None:
     if len(placement.workers) > 1:
         call_with_torch(check_own_code, config, steps)
         return
-    # What a rank's environment has before torch is loaded; and no CUDA context, which a fork does not survive.
+    # The environment of a rank before torch is loaded; no CUDA context, which would not survive a fork.
     threads = {"OMP_NUM_THREADS": str(placement.cpus.threads)} if placement.cpus else {}
     early = {"TORCH_CPP_LOG_LEVEL": "ERROR", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", **openmp_defaults(os.environ)}
     with changed_environment({**early, **threads, **os.environ}):
@@ -54,37 +51,32 @@ def check_own_code_of_ranks(config: RunConfig, plan: RunPlan) -> None:
 
 
 def check_software(config: RunConfig, placement: Placement) -> None:
-    """Refuses a torch that does not fit the devices of this host, and trainer.compile=true without a compiler.
-
-    Comes first: the checkpoint to go on from is gigabytes to read.
-    """
+    """Refuse a torch that does not fit this host's devices, or no compiler; first, as checkpoints take long to read."""
     _check_torch(placement)
     if config.trainer.compile:
         refuse_without_compiler(placement.workers[0].device.kind, os.environ, image_engine(os.environ))
 
 
 def _check_torch(placement: Placement) -> None:
-    """Refuses GPUs where torch is built for the CPU: each rank would end with an error of torch's."""
-    found = importlib.util.find_spec("torch")  # Where it is, without importing it.
+    """Refuse GPUs if torch is built for the CPU: each rank would end with an error of torch."""
+    found = importlib.util.find_spec("torch")  # Finds torch without importing it.
     if placement.workers[0].device.kind != "cuda" or found is None or found.origin is None:
         return
     built = runpy.run_path(str(Path(found.origin).with_name("version.py")))
     if built.get("cuda") or built.get("hip"):
         return
-    raise RequestError(
-        "torch-without-cuda", "the ranks have GPUs, and torch is built for the CPU alone",
-        seen=f"torch {built.get('__version__')}; {placement.reasons.get('workers', 'GPUs')}",
-        expected="a torch built with CUDA",
-        fix="pip install torch --index-url https://download.pytorch.org/whl/cu126      (or accelerator=cpu)",
-    )  # fmt: skip
+    raise RequestError("torch-without-cuda", "the ranks have GPUs, but torch is built for the CPU only",
+                       seen=f"torch {built.get('__version__')}; {placement.reasons.get('workers', 'GPUs')}",
+                       expected="a torch built with CUDA", fix="pip install torch --index-url "
+                       "https://download.pytorch.org/whl/cu126      (or accelerator=cpu)")  # fmt: skip
 
 
 def refuse_without_compiler(
     device_kind: str, environ: Mapping[str, str], engine: str, which: Callable[[str], str | None] = shutil.which
 ) -> None:
-    """Refuses where the compiler that torch.compile needs is not installed; CXX and CC choose another one.
+    """Refuse if the compiler that torch.compile needs is not installed; CXX and CC choose another compiler.
 
-    `engine` is that of the project's image, if this runs in it, for the message.
+    `engine`: the container engine, if this runs in an image of the project, for the message.
     """
     variable, language, known = ("CC", "C", C_COMPILERS) if device_kind == "cuda" else ("CXX", "C++", CPP_COMPILERS)
     asked = environ.get(variable)
@@ -105,10 +97,10 @@ def refuse_without_compiler(
 
 
 def check_own_code(config: RunConfig, accumulation_steps: int) -> None:
-    """Imports the user's own components and callbacks, and checks their methods and options; builds none.
+    """Import the user's own components and callbacks, and check their methods and options, without building any.
 
-    Components that come with noether are checked by the schema already. RequestError: as of `Component.find` and of
-    `callback_classes`.
+    The schema has checked the components that come with noether. RequestError: as `Component.find` and
+    `callback_classes` raise it.
     """
     if not config.own_code():
         return

@@ -1,4 +1,4 @@
-"""Forward and backward passes beside those of the updates, which leave no trace; the largest batch that fits."""
+"""Trial forward and backward passes, which leave the state unchanged; the largest micro-batch that fits."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -20,7 +20,7 @@ NCCL_BYTES = 512 * 2**20
 
 
 def rehearsal_batch(problem: Problem, samples: int, device: torch.device, precision: Precision) -> Batch:
-    """Returns a micro-batch of so many training samples, on the device."""
+    """Return a micro-batch of `samples` training samples, on the device."""
     train, indices = problem.splits.train, problem.train_indices
     order = RankOrder(training_order(train, indices, samples, 0), (samples,), 0, 0, 1)
     (batch,) = training_batches(train, indices, order, problem.draw)
@@ -28,7 +28,7 @@ def rehearsal_batch(problem: Problem, samples: int, device: torch.device, precis
 
 
 def loss_of(model: Callable[[Any], Any], task: Task, precision: Precision, batch: Batch) -> Tensor:
-    """Returns the loss of a batch, a scalar, as an update computes it."""
+    """Return the loss of a batch, a scalar, as an update computes it."""
     prepared = task.prepare(batch)
     with precision.autocast():
         predictions = model(prepared)
@@ -36,16 +36,16 @@ def loss_of(model: Callable[[Any], Any], task: Task, precision: Precision, batch
 
 
 def updates_that_fit(micro: int) -> AbstractContextManager[None]:
-    """Answers an update whose micro-batches of so many samples do not fit with the line that makes them smaller."""
+    """Refuse an update whose micro-batches of `micro` samples do not fit in memory; suggest a setting."""
     otherwise = "trainer.recompute=true      (or fewer points: dataset.points_per_update)"
     return smaller_when_full("an update", "trainer.max_batch_size", micro, otherwise)
 
 
 def still_to_come(model: nn.Module, group: Group) -> int:
-    """Returns the bytes of a GPU that an update takes beside a forward and backward pass, once it has been made.
+    """Return the bytes of GPU memory that updates take in addition to a forward and backward pass.
 
-    Two numbers for each weight that is trained for the optimiser (Adam's; others keep less), and with several ranks
-    DDP's buckets, one for each, and NCCL's own buffers.
+    For each trained weight two numbers of the optimiser (Adam's; others keep less) and, with several ranks, one in
+    DDP's buckets; NCCL's own buffers are added.
     """
     if group.device.type != "cuda":
         return 0
@@ -54,9 +54,9 @@ def still_to_come(model: nn.Module, group: Group) -> int:
 
 
 def largest_micro_batch(problem: Problem, precision: Precision, group: Group, most: int) -> int:
-    """Returns the most samples whose forward and backward pass fit on every rank's device. Every rank calls it.
+    """Return the most samples whose forward and backward pass fit on every rank's device. Every rank calls it.
 
-    They fit beside what is `still_to_come`. Weights, running statistics and random numbers stay as they are.
+    The memory that is `still_to_come` is kept free. Weights, running statistics and random numbers do not change.
     RequestError: a single sample does not fit.
     """
 

@@ -1,4 +1,4 @@
-"""The length of a run in updates, whatever unit its settings give it in."""
+"""The length of a run in updates, converted from the unit of its settings."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class RunLength:
     effective_batch_size: int
 
     def count_updates(self, interval: Interval) -> int:
-        """Converts an interval into updates of this run, at least 1 (`%` may give 0); samples to the nearest update."""
+        """Return an interval in updates of this run, at least 1 (`%` may give 0); samples to the nearest update."""
         if interval.unit == "%":
             return round(interval.count / 100 * self.total_updates)
         if interval.unit == "epochs":
@@ -26,30 +26,29 @@ class RunLength:
             return max(1, round(interval.count / self.effective_batch_size))
         return int(interval.count)
 
+    def is_due(self, interval: Interval | None, update: int) -> bool:
+        """Return whether an action at this interval is due after an update; every action is due after the last."""
+        return update == self.total_updates or (interval is not None and update % self.count_updates(interval) == 0)
+
     @property
     def epochs(self) -> float:
-        """The length in epochs."""
+        """Return the length in epochs."""
         return self.total_updates / self.updates_per_epoch
 
 
 def plan_length(order: GlobalOrder, trainer: TrainerConfig) -> RunLength:
-    """Converts the length that the settings give (epochs, updates or samples) into updates.
-
-    RequestError: the training split is smaller than one effective batch.
-    """
-    effective_batch_size, updates_per_epoch = order.effective_batch_size, order.updates_per_epoch
+    """Return the length of the settings in updates. RequestError: the training split is smaller than one batch."""
+    size, updates_per_epoch = order.effective_batch_size, order.updates_per_epoch
     if not updates_per_epoch:
-        raise RequestError(
-            "too-few-samples", "the training split is smaller than one effective batch",
-            seen=f"{order.samples} training samples, trainer.effective_batch_size={effective_batch_size}",
-            expected="at least one whole batch per epoch",
-            fix=f"trainer.effective_batch_size={max(order.samples, 1)}      (or less)",
-        )  # fmt: skip
+        raise RequestError("too-few-samples", "the training split is smaller than one effective batch",
+                           seen=f"{order.samples} training samples, trainer.effective_batch_size={size}",
+                           expected="at least one whole batch per epoch",
+                           fix=f"trainer.effective_batch_size={max(order.samples, 1)}      (or less)")  # fmt: skip
     if trainer.max_updates is not None:
         total = trainer.max_updates
     elif trainer.max_samples is not None:
-        total = max(1, trainer.max_samples // effective_batch_size)
+        total = max(1, trainer.max_samples // size)
     else:
         assert trainer.max_epochs is not None  # The settings give exactly one of the three.
         total = trainer.max_epochs * updates_per_epoch
-    return RunLength(updates_per_epoch, total, effective_batch_size)
+    return RunLength(updates_per_epoch, total, size)

@@ -1,4 +1,4 @@
-"""The learning rate of each update: by ours, by the user's own function, or by a schedule of torch."""
+"""The learning rate of each update: by a schedule of noether, the user's own function, or a schedule of torch."""
 
 import inspect
 from array import array
@@ -22,14 +22,14 @@ from noether.training.run_length import RunLength
 Curve = Callable[[int], float]
 """update (0-based) → learning rate."""
 MOMENTUM = 0.9
-"""Of the optimiser that a schedule of torch is tried with: one that changes it cycles the momentum."""
+"""The momentum of the optimiser that a schedule of torch is tried with; a schedule that changes it cycles momentum."""
 
 
 @dataclass
 class Schedule:
-    """The learning rate of each update, from 0: a pure function of it, so that a resumed run needs no state.
+    """The learning rate of each update: a pure function of its number (from 0), so that resuming needs no state.
 
-    momenta: of each update, by a schedule of torch that cycles them.
+    momenta: the momentum of each update, if a schedule of torch cycles it.
     plateau: torch's ReduceLROnPlateau, which lowers the rate after evaluations.
     """
 
@@ -38,14 +38,11 @@ class Schedule:
     plateau: ReduceLROnPlateau | None = None
 
     def __call__(self, update: int) -> float:
-        """Returns the learning rate of an update."""
+        """Return the learning rate of an update."""
         return self.curve(update)
 
     def set_momentum(self, optimizer: Optimizer, update: int) -> None:
-        """Set an optimiser's momentum of an update, if the schedule has any: AdamW's is the first of its betas.
-
-        RequestError: an optimiser without momentum.
-        """
+        """Set the momentum (AdamW: betas[0]) of an update, if the schedule cycles it. RequestError: there is none."""
         for group in optimizer.param_groups if self.momenta else ():
             if "betas" in group:
                 group["betas"] = (self.momenta[update], *group["betas"][1:])
@@ -56,17 +53,17 @@ class Schedule:
                 raise _unusable("a cycle of momentum", seen, expected, "schedule.cycle_momentum=false")
 
     def evaluated(self, *metrics: float) -> None:
-        """Takes the selection metric of each evaluation, in their order."""
+        """Pass the selection metric of each evaluation, in their order, to the plateau."""
         if self.plateau is not None:
             for metric in metrics:
                 self.plateau.step(metric)
 
 
 def build_schedule(config: ScheduleConfig, peak: float, length: RunLength, better: str = "lower") -> Schedule:
-    """Returns the learning rate of each update of the whole run, whatever the world size.
+    """Return the learning rate of each update of the whole run, which does not depend on the world size.
 
-    `better`: which way the selection metric is. RequestError: the user's own function returns no schedule, or torch's
-    class does not take the options.
+    `better`: "lower" or "higher", of the selection metric. RequestError: the user's own function does not return a
+    schedule, or torch's class does not take the options.
     """
     total, schedule = length.total_updates, Schedule(lambda update: peak)
     last = max(total - 1, 1)
@@ -81,13 +78,13 @@ def build_schedule(config: ScheduleConfig, peak: float, length: RunLength, bette
         every, factor = max(length.count_updates(config.every), 1), config.factor
         schedule.curve = lambda update: peak * factor ** (update // every)
     after = schedule.curve
-    # The first update already moves (1/warmup of the peak), and update `warmup` is the first at the peak.
+    # The first update has a rate above zero, peak / (warmup + 1), and update `warmup` is the first at the peak.
     schedule.curve = lambda update: peak * (update + 1) / (warmup + 1) if update < warmup else after(update)
     return schedule
 
 
 def _of_path(config: CustomScheduleConfig, peak: float, updates: int, better: str) -> Schedule:
-    """Asks the user's own function, or torch's schedule, for every learning rate of the run before its first update."""
+    """Compute every learning rate before the first update, by the user's own function or torch's schedule."""
     rates, momenta = array("d"), array("d")
     scheduler = find_schedule(config, peak, updates, better)
     if isinstance(scheduler, Component):
@@ -120,10 +117,10 @@ def _of_path(config: CustomScheduleConfig, peak: float, updates: int, better: st
 def find_schedule(
     config: CustomScheduleConfig, peak: float, updates: int, better: str = "lower"
 ) -> LRScheduler | Component:
-    """Return the schedule of torch that `schedule.kind` names, with an optimiser of its own, or the user's function.
+    """Return the schedule of torch that `schedule.kind` names, with its own optimiser, or the user's function.
 
-    What options do not say and this run knows is filled in: the peak, the number of updates, which way the selection
-    metric is. RequestError: the class or function does not take the options.
+    Options that are not given are filled in if the run knows them: the peak, the number of updates, the direction of
+    the selection metric. RequestError: the class or function does not take the options.
     """
     kind: Any = load_object(config.kind, "schedule.kind")
     options = config.options()
@@ -146,7 +143,7 @@ def find_schedule(
         scheduler: LRScheduler = component.build()
     except (ValueError, TypeError, KeyError) as error:
         raise _unusable(config.kind, str(error), "options that it takes") from None
-    optimizer.step()  # Torch warns of a schedule that comes before its optimiser.
+    optimizer.step()  # Torch warns if a schedule steps before its optimiser.
     return scheduler
 
 
@@ -156,13 +153,8 @@ def _unusable(kind: str, seen: str, expected: str, fix: str = "") -> RequestErro
 
 
 def _cosine(start: float, end: float, first: int, last: int) -> Curve:
-    """Half a cosine from `start` at update `first` to `end` at update `last`."""
-
-    def rate(update: int) -> float:
-        done = min(max(update - first, 0) / (last - first), 1.0)
-        return end + (start - end) * 0.5 * (1 + cos(pi * done))
-
-    return rate
+    """Return half a cosine from `start` at update `first` to `end` at update `last`."""
+    return lambda update: end + (start - end) * 0.5 * (1 + cos(pi * min(max(update - first, 0) / (last - first), 1.0)))
 
 
 def _one_cycle(config: OneCycleConfig, peak: float, rise: int, last: int) -> Curve:

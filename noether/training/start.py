@@ -1,4 +1,4 @@
-"""Starts a run from its configuration: prepares the data, checks the folder, shows the plan, starts the workers."""
+"""The start of a run: check its request, show the plan, prepare the data, take the folder, start the workers."""
 
 import os
 import signal
@@ -44,13 +44,12 @@ from noether.training.tensorboard_page import beside_run
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What the parent process hands to its workers.
+    """The parent process's request to its workers.
 
-    target: where the run starts from, as the process that answers for rank 0 decided; None in a process without
-        rank 0, which receives it from there.
+    target: the start of the run, chosen by the parent of rank 0; None in other parents, whose ranks get it from rank 0.
     data: folder of the data on this host. plan: of this host. quiet: print nothing.
-    weights: what a run begins with, as that process verified it on its host.
-    deadline: when the run must have left, as the process that answers for rank 0 found; None: unknown.
+    weights: initial weights of the run, as the parent of rank 0 verified them on its host.
+    deadline: the time by which the run must have left, found by the parent of rank 0; None if unknown.
     """
 
     config: RunConfig
@@ -62,12 +61,12 @@ class TrainRequest:
     quiet: bool = False
 
 
-# By name: what they need is imported by the ranks alone.
-TRAIN, DRY_RUN = "noether.training.train.train_worker", "noether.training.train.dry_run_worker"
+# By name, because only the ranks import what they need.
+TRAIN, DRY_RUN = "noether.training.train.train_worker", "noether.training.dry_run.dry_run_worker"
 
 
 def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, tensorboard: bool) -> int:
-    """Starts the run that was planned, as `train_here` says."""
+    """Start the planned run; the arguments are those of `train_here`."""
     if plan.placement.workers[0].rank > 0:
         return _join(config, plan, start)
     check_software(config, plan.placement)
@@ -76,7 +75,7 @@ def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, te
     weights = check_start(config, target)
     check_own_code_of_ranks(config, plan)
     data, info = _prepare(config, plan, start, console, logs_stay=True)
-    # Last, so that a request that is refused leaves no empty folder among the runs, and the old one in its place.
+    # Last, so that a refused request leaves no empty folder among the runs and does not move the old one.
     if aside is not None:
         set_aside(target.folder, aside)
         console.say(f"reset  the old run is kept as {aside}")
@@ -98,7 +97,7 @@ def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, te
 
 
 def _leave_folder(lease: Lease, code: int, stopped_by: signal.Signals | None) -> None:
-    """Records how this start ended, unless its ranks have, and gives the folder up."""
+    """Record how this start ended, unless its ranks have, and release the folder."""
     if stopped_by is not None or code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
         folder, outcome = lease.folder, stopped_by.name if stopped_by is not None else "failed"
         with suppress(OSError, FencedError):  # A newer start owns the folder, so write nothing.
@@ -110,10 +109,7 @@ def _leave_folder(lease: Lease, code: int, stopped_by: signal.Signals | None) ->
 def _prepare(
     config: RunConfig, plan: RunPlan, start: Start, console: Console, *, logs_stay: bool
 ) -> tuple[Path | None, RunInfo]:
-    """Shows the plan, has the data prepared and holds the run's ports.
-
-    Returns where the data is on this host, and what all ranks are given alike.
-    """
+    """Show the plan, prepare the data and hold the run's ports; return the data's folder here, and the ranks' info."""
     console.say(*render_placement(plan.placement, plan.batch, every_reason=False), "", sep="\n")
     data = prepare_with_bar(config, console)
     limits = with_environment(config.distributed, os.environ)
@@ -123,17 +119,17 @@ def _prepare(
 
 
 def _run_ranks(target: str, request: TrainRequest, logs: Path, info: RunInfo, start: Start) -> int:
-    """Runs the ranks of this host, and returns their exit code."""
+    """Run the ranks of this host; return their exit code."""
     code = run_placement(request.plan.placement, target, request, logs, info, start.ports)
     start.has_ranks = True
     return code
 
 
 def _train(request: TrainRequest, logs: Path, info: RunInfo, start: Start) -> tuple[int, signal.Signals | None]:
-    """Trains; returns the exit code, and the signal that ended ranks before they had met.
+    """Train; return the exit code, and the signal that ended ranks before they had met.
 
-    What was saved before is still the newest then, and the run is to go on. Not after a Ctrl-C: a person who starts a
-    run and ends it at once does not want that.
+    The newest checkpoint is unchanged then, and the run is to be continued. That does not hold for a Ctrl-C: a person
+    who ends a run right after its start does not want it continued.
     """
     code = _run_ranks(TRAIN, request, logs, info, start)
     asked = (signal.Signals(number) for number in STOP_SIGNALS if number != signal.SIGINT)
@@ -145,7 +141,7 @@ def _train(request: TrainRequest, logs: Path, info: RunInfo, start: Start) -> tu
 
 
 def _open_folder(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> tuple[ResumeTarget, Lease]:
-    """Makes the run's folder, takes the right to write there, and writes what was asked and planned."""
+    """Make the run's folder, take its lease, and write the configuration and the plan."""
     folder, placement = target.folder, plan.placement
     folder.create()
     with refusals_told(folder.path):
@@ -157,13 +153,13 @@ def _open_folder(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> tupl
         if target.checkpoint is None:  # Before the first worker starts, so that a crash leaves it.
             write_record(folder.plan, plan.as_dict(), lease)
             mark_own(folder, config)
-            write_whole(folder.config, dump_config(config), lease)  # Last: from now on there is a run of this name.
+            write_whole(folder.config, dump_config(config), lease)  # Last: from now on a run of this name exists.
     remove_leftovers(folder.checkpoints)
     return replace(target, lease=lease), lease
 
 
 def _say_start(config: RunConfig, target: ResumeTarget, start: Start, console: Console) -> Deadline | None:
-    """Says where the run is, and what has changed; returns when it must have ended."""
+    """Print the run's folder, and what has changed; return the time by which the run must have left."""
     console.say(f"run    {target.folder.path}")
     if killed := killed_while_stopping(target.folder, target.attempts):
         console.say(f"before {killed}")
@@ -176,7 +172,7 @@ def _say_start(config: RunConfig, target: ResumeTarget, start: Start, console: C
 
 
 def _join(config: RunConfig, plan: RunPlan, start: Start) -> int:
-    """Answers for ranks above 0 alone: what the run's folder is, and whether there is a run, rank 0 says."""
+    """Start a host's ranks without rank 0, which chooses the run's folder and decides whether the run starts."""
     check_software(config, plan.placement)
     data, info = _prepare(config, plan, start, Console(None, speaks=False), logs_stay=False)
     with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
@@ -186,10 +182,9 @@ def _join(config: RunConfig, plan: RunPlan, start: Start) -> int:
 def _choose_folder(
     config: RunConfig, console: Console, placement: Placement, reset: bool
 ) -> tuple[ResumeTarget, Path | None]:
-    """Finds where a run starts, and where the folder is kept that it replaces; None where it replaces none.
+    """Return where a run starts, and where to keep the folder that it replaces; None if it replaces none.
 
-    With `reset`, a job that was queued again, or that a launcher restarts, has the same words: it goes on with what the
-    first start has begun.
+    With `reset`, a requeued job or a launcher's restart has the same command: it continues the first attempt's run.
     """
     if not reset:
         return find_target(config, console.warn), None
@@ -201,7 +196,7 @@ def _choose_folder(
 
 
 def dry_run_here(config: RunConfig, start: Start, *, as_json: bool, reset: bool = False) -> int:
-    """Builds everything, makes one update and one evaluation batch, and says what it took. Leaves nothing."""
+    """Build everything, try two updates and an evaluation batch, and print their cost. Keep nothing."""
     plan = plan_run(config)
     start.placement = plan.placement
     check_software(config, plan.placement)
@@ -210,7 +205,7 @@ def dry_run_here(config: RunConfig, start: Start, *, as_json: bool, reset: bool 
     if aside is not None:
         console.say(f"reset  the existing run would be kept as {aside}\n")
     if found.checkpoint is not None:
-        console.say(f"resume the run would go on from {found.checkpoint.path}\n")
+        console.say(f"resume the run would continue from {found.checkpoint.path}\n")
     weights = check_start(config, found)
     check_own_code_of_ranks(config, plan)
     data, info = _prepare(config, plan, start, console, logs_stay=False)

@@ -1,4 +1,4 @@
-"""Plans runs, trains those of a sweep (`noether train -m seed=1,2,3`) one after another, and compares them."""
+"""Sweeps (`noether train -m seed=1,2,3`): their runs are planned, trained one after another, and compared."""
 
 import json
 import signal
@@ -30,7 +30,7 @@ from noether.runs.metrics import Metrics, described_in
 from noether.runs.records import finite_values, mapping, read_record, write_record
 
 READ_S = 2.0
-"""The longest wait for what an ended training has written: what its own code has started may hold the pipe for ever."""
+"""The longest wait for the output of an ended training: a process that its code has started may hold the pipe open."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class SweptRun:
 
     @property
     def group(self) -> str:
-        """The overrides that it shares with the runs that differ only by seed."""
+        """The overrides that this run shares with the runs that differ only by seed."""
         return " ".join(text for text in self.differs if not text.lstrip("+").startswith("seed="))
 
 
 def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = False) -> int:
-    """Trains each run in its own process, so that nothing leaks from one into the next.
+    """Train each run in its own process, so that nothing leaks from one into the next.
 
-    Every run is checked before the first one starts. A run that does not end well ends the sweep with its exit code.
+    Every run is checked before the first one starts. A run that fails or stops ends the sweep with its exit code.
     """
-    from noether.runs.report.page import write_report  # Half a second of imports, which a plan does not need.
+    from noether.runs.report.page import write_report  # This import takes half a second, and a plan does not need it.
 
     base, runs, again = plan_sweep(overrides, hp)
     console = Console(None, speaks=True)
@@ -78,7 +78,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
     write_record(path, {"groups": summary, "runs": each})
     for run in runs:
         if len(runs) > 1 and run.folder.report.exists():
-            write_report(run.folder)  # Again: now the page can say how far seeds differ.
+            write_report(run.folder)  # Again: now the page can show how much seeds differ.
     console.say("", sweep_table(summary, described_in(*found.values())), f"\nsweep  {path}", sep="\n")
     return ExitCode.DONE
 
@@ -104,7 +104,7 @@ def plan_here(
 
 
 def checked_plan(overrides: Sequence[str], hp: str | None, visible_devices: str | None = None) -> RunPlan:
-    """Return what train would do with one run. RequestError: as for train, if it is planned for this machine."""
+    """Return the plan of train for a run. RequestError: as train raises it, if the plan is for this machine."""
     config = load_run_config(overrides, hp)
     plan = plan_run(config, visible_devices=visible_devices)
     if visible_devices is None:
@@ -117,10 +117,7 @@ def checked_plan(overrides: Sequence[str], hp: str | None, visible_devices: str 
 
 
 def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Returns mean, standard deviation (of the sample: n - 1) and n of each metric, for runs that differ by seed.
-
-    The deviation of a single run is None.
-    """
+    """Return mean, sample standard deviation (n - 1; None for a single run) and n of each metric, over seeds."""
     groups: dict[str, list[Mapping[str, float]]] = {}
     for run, metrics in results.items():
         groups.setdefault(run.group, []).append(metrics)
@@ -135,7 +132,7 @@ def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict
 
 
 def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], described: Metrics) -> Table:
-    """Returns one row for each metric of the test split, and one column for each group of runs."""
+    """Return one row for each metric of the test split, and one column for each group of runs."""
     counts = [max((metric["n"] for metric in metrics.values()), default=0) for metrics in summary.values()]
     heads = [f"{group or 'all'} ({counted(count, 'run')})" for group, count in zip(summary, counts, strict=True)]
     table = Table("test split, mean ± std", *heads, box=None, padding=(0, 3, 0, 0))
@@ -147,17 +144,17 @@ def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], describe
 
 
 def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") -> tuple[str, list[SweptRun], str]:
-    """Returns the sweep's name, its runs, and what to add to the command to continue them."""
+    """Return the sweep's name, its runs, and what to add to the command to continue them."""
     expanded, configs = load_sweep(overrides, hp, verb)
     base, names = configs[0].run_id or new_run_id(), [config.run_id for config in configs]
     runs, called = [], [name or base for name in names]
-    if len(set(names)) < len(names) or len(names) == 1:  # Else a sweep over run_id: each is called as it was asked.
-        numbered = [f"{name}-{number}" for number, name in enumerate(called)]  # By earlier versions, too.
+    if len(set(names)) < len(names) or len(names) == 1:  # Otherwise run_id is swept and names each run.
+        numbered = [f"{name}-{number}" for number, name in enumerate(called)]  # As earlier versions named them.
         begun = is_run(configs[0].output_path / numbered[0])
         called = numbered if begun else run_names(called, varied(expanded))
     for config, words, differs, run_id in zip(configs, expanded, varied(expanded), called, strict=True):
         placement = plan_run(config).placement
-        # Each process of a launcher would start the sweep for itself, or all runs would share a store.
+        # Each process of a launcher would start its own sweep, or all runs would share a store.
         if len(placement.workers) != placement.world_size or placement.endpoint.served_by:
             raise RequestError("sweep-inside-a-launcher", "a sweep starts its runs itself, one after another",
                                seen=f"{placement.launcher} has placed {placement.world_size} ranks",
@@ -170,10 +167,10 @@ def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") ->
 
 
 def train_apart(words: Sequence[str], read: Callable[[IO[bytes]], None] | None = None, **options: Any) -> int:
-    """Run `noether train WORDS` in a process of its own to its end, and pass signals on to it; return its exit code.
+    """Run `noether train WORDS` in its own process to its end, and pass signals on to it; return its exit code.
 
-    It saves and stops when this process is killed. `options` are those of `Popen`; `read` reads what it is given as a
-    pipe: stderr, or stdout with stderr in it.
+    It saves and stops when this process is killed. `options` are those of `Popen`; `read` reads the stream for which
+    they request a pipe: stderr, or stdout with stderr in it.
     """
     command = [sys.executable, "-m", "noether", "train", *words]
     process = subprocess.Popen(command, preexec_fn=partial(set_death_signal, signal.SIGTERM), **options)
@@ -182,7 +179,7 @@ def train_apart(words: Sequence[str], read: Callable[[IO[bytes]], None] | None =
         process.send_signal(number)
 
     reader = threading.Thread(target=read, args=(process.stdout or process.stderr,), daemon=True) if read else None
-    # Only the main thread hears signals: started in another, a training is stopped with `noether cancel`.
+    # Only the main thread receives signals; `noether cancel` stops a training that another thread started.
     with stops_handled(forward) if threading.current_thread() is threading.main_thread() else nullcontext():
         if reader:
             reader.start()

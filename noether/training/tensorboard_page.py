@@ -1,4 +1,4 @@
-"""Serves TensorBoard on the loopback: for finished runs, or beside one that trains, and no longer than it."""
+"""TensorBoard on the loopback: for finished runs, or for one that trains, until it ends."""
 
 import signal
 import subprocess
@@ -18,9 +18,9 @@ ENDS_WITHIN_S = 5.0
 
 
 def serve_here(paths: tuple[str, ...], port: str | None) -> int:
-    """Serves runs, and those in folders of runs, until Ctrl-C or SIGTERM.
+    """Serve runs, or the runs in a folder, until Ctrl-C or SIGTERM.
 
-    Without a port it is the first free one from 6006 on. RequestError: a path without events, or no number of a port.
+    port: None chooses the first free one from 6006 on. RequestError: a path without events, or an invalid port.
     """
     if port is not None:
         number_of("port", port, int, 0, 2**16 - 1, "--port 0      (any free one)")
@@ -31,12 +31,12 @@ def serve_here(paths: tuple[str, ...], port: str | None) -> int:
 
 
 def beside_run(folder: RunFolder, wanted: bool) -> AbstractContextManager[object]:
-    """Returns a context in which one run's events are served, at any free port."""
+    """Return a context in which one run's events are served, at any free port, if `wanted`."""
     return _serving({folder.path.absolute().name: folder.tensorboard.absolute()}, "0") if wanted else nullcontext()
 
 
 def event_folders(paths: tuple[str, ...]) -> dict[str, Path]:
-    """Returns the folders of event files by the names that the page shows. RequestError: a path or run without any."""
+    """Return the folders of event files by the names that the page shows. RequestError: a path or run without any."""
     found: dict[str, Path] = {}
     for path in paths:
         folder = Path(path).expanduser()
@@ -56,12 +56,12 @@ def event_folders(paths: tuple[str, ...]) -> dict[str, Path]:
 
 @contextmanager
 def _serving(folders: Mapping[str, Path], port: str | None) -> Iterator["subprocess.Popen[bytes]"]:
-    """Starts the server, which prints its address, and ends it with the block, or with this process if that is killed.
+    """Start the server, which prints its address; end it with the block, or with this process if that is killed.
 
-    It is in a session of its own: a Ctrl-C is for this process, which may have a run to save first.
+    It has its own session, so that a Ctrl-C reaches only this process, which may have a run to save first.
     """
     with tempfile.TemporaryDirectory(prefix="noether-tensorboard-") as logdir:
-        for name, folder in folders.items():  # Links, whose names the page shows.
+        for name, folder in folders.items():  # The page shows the names of these links.
             (Path(logdir) / name).parent.mkdir(parents=True, exist_ok=True)
             (Path(logdir) / name).symlink_to(folder)
         # Without the data server, which is a binary that images leave out.

@@ -1,4 +1,4 @@
-"""What an update costs and finds: seconds by what they were made of, metrics by epoch and by logged window."""
+"""The time and the metrics of updates: seconds by part of an update, metrics by epoch and by logged window."""
 
 import resource
 import socket
@@ -20,10 +20,10 @@ from noether.launch.process_group.group import Group
 
 
 class Part(IntEnum):
-    """The parts that the time of a run is divided into.
+    """The parts into which the time of a run is divided.
 
-    DATA: waiting for samples. REDUCTION: waiting for the other ranks once the last gradient is there; what overlaps
-    with the backward pass is part of that. OTHER: the loop itself.
+    DATA: waiting for samples. REDUCTION: waiting for the other ranks after the last gradient is ready; a reduction that
+    overlaps with the backward pass counts as BACKWARD. OTHER: the loop itself.
     """
 
     DATA, COPY, FORWARD, BACKWARD, REDUCTION, OPTIMIZER, LOGGING, EVALUATION, CHECKPOINT, OTHER = range(10)
@@ -31,21 +31,20 @@ class Part(IntEnum):
 
 NAMES = tuple(part.name.lower() for part in Part)
 COMPUTING = (Part.FORWARD, Part.BACKWARD, Part.REDUCTION, Part.OPTIMIZER)
-"""What a GPU does while its host runs ahead."""
+"""The parts that a GPU computes while its host runs ahead."""
 OWN_WORK = (Part.DATA, Part.COPY, Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER)
-"""What one rank takes longer for than another: the rest is waiting, or the same on all."""
+"""The parts in which ranks differ: the rest is waiting, or the same on all ranks."""
 TRAINING = (*OWN_WORK, Part.REDUCTION, Part.OTHER)
-"""What a pace counts: all but logging, evaluations and checkpoints."""
+"""The parts that samples per second are counted over: all but logging, evaluations and checkpoints."""
 MOST_MARKS = 4000
-"""Events kept between two readings; the updates after them are taken to be as those before."""
+"""The most events kept between two readings; later updates are assumed to be divided like the earlier ones."""
 
 
 class Clock:
-    """Seconds by part since it was last read. `switch` costs a fraction of a microsecond on the CPU.
+    """Seconds by part since the last reading. `switch` costs a fraction of a microsecond on the CPU.
 
-    On a GPU the host only queues the work, so that its own seconds say nothing about the parts of an update: events
-    are recorded on the device's stream, which nothing waits for, and the host's time for all those parts together is
-    divided as the events say.
+    With a GPU the host only queues the work, so that its own time does not show the parts of an update. Events recorded
+    on the device's stream, without waiting, divide the host's time for the computing parts.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -55,7 +54,7 @@ class Clock:
         self._part, self._since = Part.OTHER, time.perf_counter()
 
     def switch(self, part: Part) -> None:
-        """Lets the time from now on count for `part`."""
+        """Count the time from now on for `part`."""
         self._count()
         if self._on_gpu and (part in COMPUTING or self._part in COMPUTING) and len(self._marks) < MOST_MARKS:
             event = torch.cuda.Event(enable_timing=True)
@@ -69,9 +68,9 @@ class Clock:
         self._since = now
 
     def take(self) -> list[float]:
-        """Returns the seconds by part since the last call. On a GPU it waits for the work before this part."""
+        """Return the seconds by part since the last call. On a GPU, wait for the work queued before this part."""
         if self._marks:
-            # Only of events that the device has passed may the time be asked, so none is recorded here.
+            # Times can be read only of events that the device has passed, so no event is recorded here.
             self._marks[-1][1].synchronize()
         self._count()
         seconds, self._seconds = self._seconds, [0.0] * len(Part)
@@ -84,7 +83,7 @@ class Clock:
 
 
 def divided(host: Sequence[float], device: Sequence[float]) -> list[float]:
-    """Returns the host's seconds with those of the computing parts divided as the device's events say."""
+    """Return the host's seconds, with the computing parts divided in the proportions of the device's events."""
     total, measured = sum(host[part] for part in COMPUTING), sum(device[part] for part in COMPUTING)
     seconds = list(host)
     for part in COMPUTING if measured > 0 else ():
@@ -94,20 +93,17 @@ def divided(host: Sequence[float], device: Sequence[float]) -> list[float]:
 
 @dataclass
 class TimeTable:
-    """Seconds (ranks, parts), and on rank 0 alone the hosts on which the ranks run."""
+    """Seconds (ranks, parts) and, on rank 0 alone, the hosts of the ranks."""
 
     ranks: np.ndarray
     hosts: Sequence[str] = ()
 
     def parts(self) -> dict[str, float]:
-        """Returns the mean seconds of a rank by part."""
+        """Return the mean seconds of a rank by part."""
         return dict(zip(NAMES, self.ranks.mean(axis=0).round(6).tolist(), strict=True))
 
     def slowest(self) -> dict[str, Any] | None:
-        """Returns which rank had most to do, where, and its lead over the others' mean as a share of the time.
-
-        None where there is one rank.
-        """
+        """Return the rank with most work, its host and its excess over the rest's mean, as a share; None if alone."""
         if len(self.ranks) < 2:
             return None
         work = self.ranks[:, OWN_WORK].sum(axis=1)
@@ -117,17 +113,16 @@ class TimeTable:
         return {"rank": rank, "host": self.hosts[rank] if self.hosts else None, "behind": round(behind, 4)}
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns seconds by part, the slowest rank, and every rank's seconds, for JSON."""
+        """Return seconds by part, the slowest rank, and every rank's seconds, for JSON."""
         ranks = [dict(zip(NAMES, rank, strict=True)) for rank in self.ranks.round(4).tolist()]
         return {"parts": self.parts(), "slowest": self.slowest(), "ranks": ranks}
 
 
 class UpdateProfile:
-    """Traces `updates` updates of a start from its third on into `folder`, one file for each rank.
+    """A trace of `updates` updates of a start, from its third on, in `folder`, one file for each rank.
 
     The first updates also load, allocate and compile. `trace-rank-0.json.gz` opens at https://ui.perfetto.dev; on a
-    GPU, `memory-rank-0.pickle` opens at https://pytorch.org/memory_viz. What a disk refuses is told to `warn`, and does
-    not end the run.
+    GPU, `memory-rank-0.pickle` opens at https://pytorch.org/memory_viz. A failure to write only calls `warn`.
     """
 
     def __init__(
@@ -143,13 +138,13 @@ class UpdateProfile:
         self._profile.start()
 
     def after_update(self) -> None:
-        """Begins the trace after the second update, and writes it after the last that is traced."""
+        """Begin the trace after the second update, and write it after the last traced update."""
         if self._on_gpu and self._profile.step_num == 1:
             torch.cuda.memory._record_memory_history(max_entries=100_000)
         self._profile.step()
 
     def close(self) -> None:
-        """Writes what was traced where the run ends before that; nothing where no update was."""
+        """End the trace, and write it if the run ends early and an update was traced."""
         self._profile.stop()
         self._end_memory_history()
 
@@ -172,11 +167,11 @@ class UpdateProfile:
 
 @dataclass(frozen=True)
 class UpdateMetrics:
-    """What one update measured, still on the device: reading them is a synchronisation.
+    """The measurements of one update, still on the device: reading them synchronises.
 
-    loss: this rank's mean loss over its samples. gradient_norm: of the whole gradient, before clipping.
-    skipped: why the weights were not updated; None where they were.
-    counts: what the task counts of this rank's samples, as sums. numbers: what a task's own update returned.
+    loss: this rank's mean loss over its samples. gradient_norm: norm of the whole gradient, before clipping.
+    skipped: why the weights were not updated; None if they were.
+    counts: sums of the task's counts over this rank's samples. numbers: those that a task's own update returned.
     """
 
     loss: Tensor
@@ -187,9 +182,9 @@ class UpdateMetrics:
 
 
 class LogWindow:
-    """Sums up the updates since the last log line without reading the device in between.
+    """Sums over the updates since the last log row, which do not read the device in between.
 
-    `own`: of updates that a task makes by itself, whose numbers are means over the updates that returned them.
+    `own`: the task makes the updates; each of their numbers is averaged over the updates that returned it.
     """
 
     def __init__(self, group: Group, effective_batch_size: int, clock: Clock, *, own: bool = False) -> None:
@@ -205,7 +200,7 @@ class LogWindow:
         self._started, self._started_busy = time.perf_counter(), time.process_time()
 
     def add(self, metrics: UpdateMetrics) -> None:
-        """Counts one update."""
+        """Add one update."""
         self._loss = self._loss + metrics.loss
         self._norm = metrics.gradient_norm
         for name, value in metrics.numbers.items():
@@ -214,7 +209,7 @@ class LogWindow:
         self._updates += 1
 
     def read(self) -> dict[str, Any]:
-        """Returns the means since the last call, over all ranks, and starts anew. Every rank calls it."""
+        """Return the means since the last call, over all ranks, and start anew. Every rank calls it."""
         self._clock.switch(Part.REDUCTION)  # The device finishes what was queued; the slower ranks arrive.
         own = float(self._loss) / self._updates
         seconds = self._clock.take()
@@ -238,36 +233,36 @@ class LogWindow:
         return row
 
     def _means(self) -> dict[str, Any]:
-        """Returns the means of the updates' own numbers over updates and ranks; {} above rank 0."""
+        """Return the means of the updates' own numbers over updates and ranks; {} above rank 0."""
         ranks = self._group.gather({name: (float(total), count) for name, (total, count) in self._numbers.items()})
         every = {name: [one[name] for one in ranks if name in one] for one in ranks for name in one}
         return {name: sum(total for total, _ in ones) / sum(count for _, count in ones) for name, ones in every.items()}
 
     def finish(self) -> TimeTable:
-        """Returns what all the time since the beginning was made of. Every rank calls it."""
+        """Return the time by rank and part since the beginning. Every rank calls it."""
         self.total.ranks += self._group.table(self._clock.take())
         return self.total
 
     def _device_use(self) -> float | None:
-        """Share of the time since the last line that this device computed, 0 to 1: by the driver, or CPU time."""
+        """Return this device's busy share of the time since the last row, 0 to 1: by the driver, or by CPU time."""
         if self._group.device.type == "cuda":
             try:
                 return torch.cuda.utilization(self._group.device) / 100
             except Exception:
-                # NVML's errors are of their own kind; it says nothing for MIG, nor without its library.
+                # NVML has its own error types; it gives no value for MIG or without its library.
                 return None
         return min(1.0, self._cores() / torch.get_num_threads())
 
     def _cores(self) -> float:
-        """How many cores this process has kept busy since the last line, workers of the data left out."""
+        """Return the mean number of busy cores of this process since the last row, without the data workers."""
         return (time.process_time() - self._started_busy) / (time.perf_counter() - self._started)
 
 
 class EpochMetrics:
-    """Sums up the updates of an epoch without reading the device in between.
+    """Sums over the updates of an epoch, which do not read the device in between.
 
-    Each sample counts once, as the model was when it learned from it. An update that was skipped counts nothing.
-    `samples_per_update` are this rank's; of a task that does not count (`counts` is False) nothing is summed.
+    Each sample counts once, with the weights of the update that learned from it. A skipped update does not count.
+    `samples_per_update`: of this rank. `counts`: False for a task without counts, for which nothing is summed.
     """
 
     def __init__(self, group: Group, samples_per_update: int, *, counts: bool = True) -> None:
@@ -279,7 +274,7 @@ class EpochMetrics:
         self._samples = 0
 
     def add(self, metrics: UpdateMetrics) -> None:
-        """Counts one update of a task that counts anything."""
+        """Add one update, unless it was skipped or the task has no counts."""
         if metrics.skipped or not self._counts:
             return
         sums = {"loss": metrics.loss * self._per_update, **metrics.counts}
@@ -290,9 +285,9 @@ class EpochMetrics:
         self._samples += self._per_update
 
     def read(self) -> dict[str, Any]:
-        """Returns the means over the samples since the last call, and how many they are; {} without any.
+        """Return the means over the samples since the last call, and their number; {} if there are none.
 
-        Every rank calls it: all have skipped the same updates. What is counted may differ from batch to batch.
+        Every rank calls it: all have skipped the same updates. The names of the counts may differ between batches.
         """
         if not self._samples:
             return {}
@@ -305,7 +300,7 @@ class EpochMetrics:
 
 
 def resident_mib() -> float | None:
-    """Returns the memory of the host that this process holds now, in MiB; None where the kernel does not say."""
+    """Return the host memory that this process holds now, in MiB; None if the kernel does not tell."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -314,7 +309,7 @@ def resident_mib() -> float | None:
 
 
 def peak_memory_mib(device: torch.device) -> float:
-    """Returns the most memory used so far, in MiB: the device's on a GPU, else this process's."""
+    """Return the peak memory so far, in MiB: of the device on a GPU, otherwise of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,4 +1,4 @@
-"""One update: micro-batches → one gradient, agreed by all ranks → one step of the optimiser."""
+"""One update: micro-batches → one gradient, the same on all ranks → one step of the optimiser."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -25,17 +25,17 @@ from noether.training.time_use import Clock, Part, UpdateMetrics
 
 
 class NonFiniteError(NoetherError):
-    """The gradient was not finite, and the policy says to stop."""
+    """The gradient was not finite, and the policy is to stop."""
 
 
 class DeferredFiniteCheck:
-    """Reads whether a gradient was finite one update later, when reading it no longer waits for the device."""
+    """Checks one update late whether a gradient was finite, when reading it no longer waits for the device."""
 
     def __init__(self) -> None:
         self._pending: tuple[Tensor, torch.cuda.Event | None, Sequence[Batch]] | None = None
 
     def at(self, norm: Tensor, batches: Sequence[Batch]) -> Sequence[Batch] | None:
-        """Notes this update's gradient norm; returns the batches of the one before, where that was not finite."""
+        """Note this update's gradient norm; return the previous update's batches if its norm was not finite."""
         bad = self.settle()
         answer = torch.empty((), dtype=norm.dtype, pin_memory=norm.is_cuda)
         answer.copy_(norm.detach(), non_blocking=True)
@@ -47,7 +47,7 @@ class DeferredFiniteCheck:
         return bad
 
     def settle(self) -> Sequence[Batch] | None:
-        """Returns the batches of the last update noted, where its gradient was not finite; waits for the answer."""
+        """Wait for the last noted norm; return that update's batches if it was not finite."""
         if self._pending is None:
             return None
         answer, event, batches = self._pending
@@ -64,21 +64,19 @@ def _single_samples(batches: Sequence[Batch]) -> Iterator[tuple[int, Batch]]:
 
 
 def all_finite(value: Tensor) -> bool:
-    """Returns whether a tensor holds no NaN and no infinity; integers never do."""
+    """Return whether a tensor holds neither NaN nor infinity; integers never do."""
     return not (value.is_floating_point() or value.is_complex()) or bool(torch.isfinite(value).all())
 
 
 class Updater:
-    """Makes updates of a training state.
+    """The updates of a training state.
 
-    The gradient is that of the mean loss over the global batch: each micro-batch counts by its samples, the
-    ranks' equal shares are averaged by DDP (of a loss that compares samples the predictions are gathered first, where
-    trainer.across_ranks says so), and they are reduced once per update (`no_sync` around the
-    forward and backward of all micro-batches but the last), then clipped.
-
-    Whether a gradient is finite is the same on every rank, for it is their mean: all decide alike without asking each
-    other. On a GPU that stops at the first bad one, the answer is read one update late, so that no update waits for
-    the device; `settle` reads it before anything is kept.
+    The gradient is that of the mean loss over the global batch: micro-batches are weighted by their samples, and DDP
+    averages the ranks' equal shares, once per update (`no_sync` around the forward and backward of all micro-batches
+    but the last). For a loss that compares samples, predictions are gathered first if trainer.across_ranks=gather.
+    Then the gradient is clipped. As the mean over ranks it is finite on all ranks or on none, so that all decide alike
+    without communication. On a GPU with nan_policy=stop the check is read one update late, so that no update waits for
+    the device; `settle` reads it before anything is saved.
     """
 
     def __init__(
@@ -88,14 +86,14 @@ class Updater:
         self.micro_batches = micro_batches
         self.parameters = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
         forward: nn.Module = state.model
-        own = state.task.updates_itself  # Of several backward passes, which DDP cannot tell from one.
+        own = state.task.updates_itself  # Such updates have several backward passes, which DDP cannot tell from one.
         if group.world_size > 1 and not own:
             wrapper = DistributedDataParallel if config.compile else LightDDP
             forward = wrapper(
                 forward,
                 device_ids=[group.device] if group.device.type == "cuda" else None,
                 gradient_as_bucket_view=True,
-                # A static graph needs every backward to reduce, which accumulation does not.
+                # A static graph requires every backward to reduce, which accumulation does not do.
                 static_graph=micro_batches == 1,
             )
         # Compiled last: torch.compile then sees DDP's buckets and overlaps their reduction.
@@ -103,26 +101,26 @@ class Updater:
         self.ddp = forward if isinstance(forward, DistributedDataParallel) else None
         late = group.device.type == "cuda" and config.nan_policy == "stop" and not (own or state.scaler.is_enabled())
         self.finite_check = DeferredFiniteCheck() if late else None
-        # Running statistics (BatchNorm) change in the forward pass: an update that is not made must leave them too.
+        # Running statistics (BatchNorm) change in the forward pass: a skipped update must restore them.
         self.statistics = [buffer for buffer in state.model.buffers() if buffer.is_floating_point() and not late]
-        # Two summands commute: with two ranks no layout rounds differently.
+        # Addition of two numbers commutes: with two ranks every layout rounds alike.
         self._buckets_settled = group.world_size <= 2
         self._reducing = False
         self._last_gradient = _LastGradient(self.parameters, self._wait_begins) if self.ddp is not None else None
-        # Last: DDP waits for all ranks, so that here their clocks start together.
+        # Last, so that the ranks' clocks start together: DDP waits for all ranks.
         self.clock = Clock(group.device)
 
     def close(self) -> None:
-        """Lets go of DDP, which must not outlive the process group, and of the parameters."""
+        """Release DDP, which must not outlive the process group, and the hooks on parameters."""
         if self._last_gradient is not None:
             self._last_gradient.close()
         del self.forward, self.ddp
 
     def update(self, batches: Sequence[Batch], learning_rate: float) -> UpdateMetrics:
-        """Makes one update from this rank's micro-batches, already on the device.
+        """Make one update from this rank's micro-batches, already on the device.
 
-        NonFiniteError: the gradient is not finite and the policy says so. The weights are then as before, but on a GPU,
-        where the gradient was that of the update before; no checkpoint holds them.
+        NonFiniteError: the gradient is not finite and the policy is to stop. The weights are then unchanged, except on
+        a GPU, where the bad gradient was the previous update's; no checkpoint holds those weights.
         """
         if not self._buckets_settled:
             self._settle_buckets(batches[0])
@@ -165,9 +163,9 @@ class Updater:
     def _step(
         self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], norm: Tensor, learning_rate: float
     ) -> None:
-        """Makes one step of an optimiser, of gradients that are clipped first."""
+        """Clip the gradients, then make one step of an optimiser."""
         largest, limit = self.config.clip_gradient_norm, self.config.clip_gradient_value
-        # Where the norm is on the host, a gradient that is short enough need not be multiplied by one.
+        # If the norm is on the host, a gradient that is short enough need not be multiplied by one.
         if largest is not None and (norm.is_cuda or norm.item() >= largest * (1 - 1e-5)):
             clip_grads_with_norm_(parameters, largest, norm)
         if limit is not None:
@@ -180,7 +178,7 @@ class Updater:
         self.state.scaler.step(optimizer)
 
     def _made(self, measured: UpdateMetrics) -> UpdateMetrics:
-        """Counts an update, with the EMA weights where it was not skipped."""
+        """Count an update; update the EMA weights unless it was skipped."""
         state, progress = self.state, self.state.progress
         if measured.skipped is None:
             progress.skipped_in_a_row = 0
@@ -192,7 +190,7 @@ class Updater:
         return measured
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Predictions, Batch]:
-        """Returns the loss, with this rank's predictions and prepared batch."""
+        """Return the loss, with this rank's predictions and prepared batch."""
         task, group = self.state.task, self.group
         prepared = task.prepare(batch)
         with self.precision.autocast():
@@ -208,37 +206,34 @@ class Updater:
         except RuntimeError as error:
             if self.ddp is None or "static_graph" not in str(error):
                 raise
-            raise RequestError(
-                "gradients-of-some-updates",
-                "the loss depends on a parameter in some updates only, which several ranks cannot share",
-                seen="another set of parameters than in the first update",
-                expected="the same parameters in the loss of every update",
-                fix="devices=1      (or add 0 * weight.sum() of what is left out to a prediction)",
-            ) from None
+            what = "the loss depends on a parameter in some updates only, which several ranks cannot share"
+            fix = "devices=1      (or add 0 * weight.sum() of what is left out to a prediction)"
+            raise RequestError("gradients-of-some-updates", what, fix=fix,
+                               seen="another set of parameters than in the first update",
+                               expected="the same parameters in the loss of every update") from None  # fmt: skip
 
     def _unused(self) -> RequestError:
-        """DDP finds out by itself that a parameter has no gradient only where every backward pass is reduced."""
+        """Return the error for unused parameters, which DDP detects only if every backward pass is reduced."""
         trained = ((name, value) for name, value in self.state.model.named_parameters() if value.requires_grad)
         unused = [name for name, value in trained if value.grad is None]
-        return RequestError(
-            "parameters-without-gradient",
-            "several ranks that accumulate gradients cannot share parameters that get none", seen=first_of(unused, 3),
-            expected="a gradient of each parameter that is trained",
-            fix=f"'trainer.freeze=[{','.join(unused)}]'      (or trainer.max_batch_size=null)",
-        )  # fmt: skip
+        what = "several ranks that accumulate gradients cannot share parameters that get none"
+        return RequestError("parameters-without-gradient", what, seen=first_of(unused, 3),
+                            expected="a gradient of each parameter that is trained",
+                            fix=f"'trainer.freeze=[{','.join(unused)}]'      "
+                            "(or trainer.max_batch_size=null)")  # fmt: skip
 
     def _wait_begins(self) -> None:
         if self._reducing:
             self.clock.switch(Part.REDUCTION)
 
     def _settle_buckets(self, batch: Batch) -> None:
-        """Lets DDP order its buckets before the first update of a start, by passes whose gradients are dropped.
+        """Let DDP order its buckets before the first update of a start, by passes whose gradients are dropped.
 
-        DDP lays out its buckets anew after its first backward passes, in the order in which gradients were ready.
-        Where a gradient lies decides in which order the ranks' shares of it are added, so from three ranks on the
-        first updates of a resumed run would otherwise round differently from those of the undisturbed run.
+        DDP rearranges its buckets after its first backward passes, in the order in which gradients were ready. A
+        gradient's place decides the order in which the ranks' shares are added, so with three or more ranks the first
+        updates of a resumed run would otherwise round differently from those of the undisturbed run.
         """
-        passes = 2 if self.micro_batches == 1 else 1  # Of a static graph, the first pass counts only which are used.
+        passes = 2 if self.micro_batches == 1 else 1  # The first pass of a static graph only finds the used parameters.
         with restored_afterwards(self.state.model, self.group.device):
             for _ in range(passes):
                 loss, *_ = self._loss(batch)
@@ -248,25 +243,22 @@ class Updater:
         self._buckets_settled = True
 
     def settle(self) -> None:
-        """Raises NonFiniteError where the last update was not of finite numbers; called before anything is kept."""
+        """Raise NonFiniteError if the last gradient or the weights are not finite; called before anything is saved."""
         if self.finite_check is not None and (bad := self.finite_check.settle()) is not None:
             raise NonFiniteError(self._describe(self.state.progress.updates, bad))
-        # A step can overflow though its gradient was finite; no gradient comes after the last one to show it.
+        # A step can overflow though its gradient was finite, and after the last update no gradient would show it.
         if weights := [name for name, value in self.state.model.named_parameters() if not all_finite(value)]:
             raise NonFiniteError(
                 f"the weights are not finite after update {self.state.progress.updates}\n"
                 f"  seen      {first_of(weights, 3)}\n"
                 "  expected  finite numbers: the gradient was finite, and the step made from it overflowed\n"
-                "  fix       lower optimizer.learning_rate; the last checkpoint is as it was"
+                "  fix       lower optimizer.learning_rate; the last checkpoint is unaffected"
             )
 
     def _why_not(
         self, norm: Tensor, batches: Sequence[Batch], statistics: list[Tensor], *, again: bool = False
     ) -> str | None:
-        """Returns None where the update may be made, else why it is skipped; raises where the run must stop.
-
-        `again`: an earlier step of this update was skipped already.
-        """
+        """Return why an update is skipped, or None (`again`: an earlier step was). NonFiniteError: the run stops."""
         progress = self.state.progress
         if self.finite_check is not None:
             if (bad := self.finite_check.at(norm, batches)) is not None:
@@ -286,7 +278,7 @@ class Updater:
         raise NonFiniteError(described)
 
     def _describe(self, update: int, batches: Sequence[Batch]) -> str:
-        """Returns what is wrong, the same on every rank: whichever speaks first names the sample."""
+        """Return the message of the error, the same on every rank, so that each rank's error names the samples."""
         found = self.group.gather(self._causes(batches))
         gradients = ((name, parameter.grad) for name, parameter in self.state.model.named_parameters())
         parameters = [name for name, gradient in gradients if gradient is not None and not all_finite(gradient)]
@@ -301,19 +293,18 @@ class Updater:
             f"  seen      {seen or 'every loss is finite: the backward pass overflowed'}"
             + (f"\n            in {shown}" if shown else "")
             + f"\n  expected  finite numbers ({in_a_row} in a row, nan_policy={self.config.nan_policy})\n"
-            f"  fix       {advice}; the last checkpoint is as it was"
+            f"  fix       {advice}; the last checkpoint is unaffected"
         )
         return str(self.group.from_first(text))
 
     @torch.no_grad()
     def _causes(self, batches: Sequence[Batch]) -> list[str]:
-        """Looks for what brought a gradient that is not finite, on this rank; may cost a forward pass per sample.
+        """Find the cause of a gradient that is not finite, on this rank; may cost a forward pass per sample.
 
-        Samples are tried one at a time in evaluation mode, since layers that mix samples (BatchNorm) cannot train on
-        one and would let one sample spoil the others' losses. Where that shows nothing, the micro-batches are tried as
-        they were. What the passes change (running statistics, random numbers) is put back.
-        Returns the first that there is of samples whose numbers, weights, samples whose loss and micro-batches whose
-        loss are not finite.
+        Return the first kind found of: samples with numbers, weights, samples with a loss, and micro-batches with a
+        loss that is not finite. Samples are tried one at a time in evaluation mode, since layers that mix samples
+        (BatchNorm) cannot train on one and would let one sample spoil the other losses; then whole micro-batches are
+        tried. Running statistics and random numbers are restored afterwards.
         """
         task, model = self.state.task, self.state.model
         found = [
@@ -348,9 +339,9 @@ class Updater:
 
 
 class _LastGradient:
-    """Tells when the last gradient of a backward pass is there: what follows is waiting for the reduction.
+    """A hook on the last gradient of a backward pass: the time after it is waiting for the reduction.
 
-    Which parameter's it is the first pass shows; from then on only that one has a hook.
+    The first pass shows which parameter's gradient is last; from then on only that parameter has a hook.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], tell: Callable[[], None]) -> None:
@@ -362,13 +353,13 @@ class _LastGradient:
         self._last = parameter
 
     def settle(self) -> None:
-        """Keeps the hook of the parameter that came last; called after each backward pass, works once."""
+        """Keep only the hook of the parameter that came last; called after each backward pass, acts once."""
         if not self._settled:
             self.close()
             self._hooks = [self._last.register_post_accumulate_grad_hook(lambda parameter: self._tell())]
             self._settled = True
 
     def close(self) -> None:
-        """Takes its hooks from the parameters."""
+        """Remove the hooks from the parameters."""
         for hook in self._hooks:
             hook.remove()

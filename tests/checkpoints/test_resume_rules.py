@@ -3,11 +3,18 @@
 import pytest
 from conftest import TINY
 
-from noether.checkpoints.resume import RULES, UNLISTED, ResumeRule, accepted_changes, compare_configs, rule_of
+from noether.checkpoints.resume import (
+    RULES,
+    UNLISTED,
+    ResumeRule,
+    accepted_changes,
+    compare_configs,
+    data_changes,
+    rule_of,
+)
 from noether.common.errors import RequestError
 from noether.config.compose import load_config
 from noether.config.schema import RunConfig
-from noether.training.build import data_changes
 from tests.refusal import refusal
 
 BEFORE = load_config((), TINY).model_dump(mode="json")

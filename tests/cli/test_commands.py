@@ -13,7 +13,8 @@ from processes import lay, run_to_end
 from noether.cli.entry import dispatch
 from noether.common.dotted_path import code_granted, load_object
 from noether.common.processes import EndedBySignal, leave_when_told, stops_handled
-from noether.config.compose import DEFAULT, TYPED, load_config, settings_with_origins
+from noether.config.compose import DEFAULT, load_config, settings_with_origins
+from noether.config.overrides import TYPED
 from noether.config.section import flat
 from noether.physics.cases.mesh_blocks import read_blocks
 

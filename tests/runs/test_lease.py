@@ -248,7 +248,7 @@ def test_a_run_that_is_renamed_while_it_trains_ends_and_is_found_again(start, no
     assert not (tmp_path / "old").exists()
     begun = noether(*words, "run_id=old", "trainer.max_updates=2", code=0).out
     assert f"resume={tmp_path / 'new'} resumes it" in " ".join(begun.split()), begun
-    assert "would go on from" in noether(*words, "run_id=new", "trainer.max_updates=3000", "--dry-run", code=0).out
+    assert "would continue from" in noether(*words, "run_id=new", "trainer.max_updates=3000", "--dry-run", code=0).out
 
 
 def test_an_attempt_of_another_host_is_seen_before_a_start_decides(folder, monkeypatch) -> None:

@@ -87,7 +87,7 @@ def test_a_callback_is_called_and_ends_the_run(devices: str, noether, tmp_path: 
     words = ["--hp", str(TINY), "output_path=runs", "run_id=own", f"devices={devices}", "trainer.max_updates=40"]
     words += ["trainer.evaluate_every=2 updates", "trainer.callbacks=[own_notes.Notes]"]
     done = noether("train", *words, cwd=tmp_path, code=0)
-    assert re.findall("the run ends after update .*", done.out) == ["the run ends after update 4: Notes said so"]
+    assert re.findall("the run ends after update .*", done.out) == ["the run ends after update 4: Notes requested it"]
     assert newest_update(tmp_path / "runs/own/checkpoints") == 4
     lines = [json.loads((tmp_path / f"notes-{rank}.json").read_text()) for rank in range(int(devices))]
     made = [["update", 1, True], ["update", 2, True], ["evaluation", True], ["update", 3, True]]

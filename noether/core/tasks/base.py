@@ -142,7 +142,7 @@ class Task:
         return {}
 
     def final_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Return metrics of physical predictions, also a baseline's, for a final evaluation. Default: none."""
+        """Return what a final evaluation adds to `metrics`, from physical predictions. Default: nothing."""
         return {}
 
     def to_physical(self, predictions: Predictions) -> Predictions:

@@ -88,7 +88,7 @@ def check_interfaces(environ: Mapping[str, str]) -> None:
     if missing := [name for name in asked.split(",") if asked and name not in here]:
         raise RequestError("no-such-interface", f"this host has no network card {shortened(missing[0])}",
                            seen=as_pairs({"GLOO_SOCKET_IFNAME": asked}), expected=f"one of {', '.join(here)}",
-                           fix="unset GLOO_SOCKET_IFNAME      (noether picks the card that reaches rank 0)")  # fmt: skip
+                           fix="unset GLOO_SOCKET_IFNAME      (noether picks the card towards rank 0)")  # fmt: skip
 
 
 DEFAULT_PORT = 29500

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from noether.core.data.loader import Dataset
 from noether.core.data.points import GEOMETRY, Sample
 from noether.core.tasks.base import SampleMetrics, Task, by_channel
-from noether.physics.fields.fields import POSITION_SCALE
+from noether.physics.fields.fields import POSITION_SCALE, FieldsTask
 from noether.physics.models.points import split_channels
 
 UPDATES, TIMES, CASES, POINTS, WIDTH = 2400, 2, 16, 64, 128
@@ -181,7 +181,8 @@ def score_baselines(
         batch = {name: values[None] for name, values in sample.items()}
         for baseline, predict in baselines.items():
             predicted = {name: values[None] for name, values in predict(sample, index).items()}
-            rows[baseline].append(task.final_metrics(predicted, batch))
+            known = task.physical_metrics(predicted, batch) if isinstance(task, FieldsTask) else {}
+            rows[baseline].append(known | task.final_metrics(predicted, batch))
     columns = {
         baseline: {name: np.array([float(row[name]) for row in own]) for name in own[0]}
         for baseline, own in rows.items()

@@ -295,9 +295,9 @@ class FieldsTask(Task):
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
         """Return per sample: the loss, each field's errors in physical units, each scalar and its truth."""
         loss = {"loss": self._sample_loss(predictions, self.prepare(batch))}
-        return loss | self._physical_metrics(self.to_physical(predictions), batch)
+        return loss | self.physical_metrics(self.to_physical(predictions), batch)
 
-    def _physical_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
+    def physical_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
         """Return what `metrics` says of physical predictions."""
         measured: Measured = {}
         for name, field in self.fields.items():
@@ -326,7 +326,7 @@ class FieldsTask(Task):
         return measured
 
     def final_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Return every metric of physical predictions but the loss; of each field, more than `metrics` does:
+        """Return what a final evaluation adds to `metrics` of each field:
 
         squared_error and squared_truth, sums over points and channels; weighted_… where samples have areas or volumes;
         COMPONENT/… of vector fields, relative_l2 NaN where it is noise beside the others;
@@ -353,7 +353,7 @@ class FieldsTask(Task):
                     sums = squared_sums(predicted, own, parts == number)
                     found |= {f"on {part}/{measure}": value for measure, value in sums.items()}
             measured[name] = found
-        return self._physical_metrics(physical, batch) | named(measured)
+        return named(measured)
 
     def lacks(self, scalar: str) -> list[str]:
         """Return the keys that a scalar needs and samples lack."""
