@@ -1,1 +1,1 @@
-"""Fields at points of shapes: cases, cars, models, tasks, predictions, intervals, exports."""
+"""Physical fields at the points of shapes: data sets, models, the task, predictions, intervals and exports."""

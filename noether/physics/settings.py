@@ -1,4 +1,4 @@
-"""Settings of what physics adds: its data sets, its models of points, and the task of fields at points."""
+"""Settings of the physics data sets, of the models of fields at points, and of the task that trains them."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -10,11 +10,11 @@ from noether.common.suggest import nearest
 from noether.config.section import ComponentSection, DatasetSection, FieldConfig, Section, Unit
 
 SHAPENET_CAR_SURFACE_POINTS = 3586
-"""Points of a ShapeNet-Car surface that are part of a quad."""
+"""Number of points of a ShapeNet-Car surface that belong to a quadrilateral."""
 
 
 def _check_counts(dataset: DatasetSection, have: Mapping[str, int]) -> None:
-    """Raise SettingError if more points of a set, or of the geometry, are asked for than a sample has."""
+    """Raise SettingError if the settings request more points of a set, or of the geometry, than a sample has."""
     asked = [(f"points_per_update.{name}", name, count) for name, count in dataset.points_per_update.items()]
     for key, name, count in (*asked, ("geometry_points", "surface", dataset.geometry_points or 0)):
         if count > have.get(name, count):
@@ -48,14 +48,14 @@ class EllipsoidDatasetConfig(DatasetSection):
 
 
 class ShapeNetCarDatasetConfig(DatasetSection):
-    """ShapeNet-Car (Umetani and Bickel 2018): 889 cars in air at 20 m/s, prepared; needs `dataset_root`."""
+    """ShapeNet-Car (Umetani and Bickel 2018), prepared: 889 cars in air at 20 m/s; needs `dataset_root`."""
 
     problem = "fields"
     kind: Literal["shapenet_car"] = "shapenet_car"
     split: Literal["param0", "randperm189"] = Field(
         "param0",
-        description="Published split: param0 (the test split is its 100 cars) or randperm189 (189 of the 889 cars, "
-        "drawn with seed 0).",
+        description="Published split, named after its test split: param0 (the 100 cars of the folder param0) or "
+        "randperm189 (189 of the 889 cars, drawn with seed 0).",
     )
 
     @property
@@ -82,14 +82,14 @@ class CasesDatasetConfig(DatasetSection):
     )
     points_per_update: Annotated[int, Field(gt=0)] | dict[str, Annotated[int, Field(gt=0)]] | None = Field(  # type: ignore[assignment]
         None,
-        description="Number of points of a case that are drawn anew for every update: one number for each set, or by "
-        "the set's name in the map, where sets not listed use all their points. null: as many as the model learns best "
-        "from, 64 for mlp and 4096 for the others. A case with fewer gives what it has.",
+        description="Number of points drawn anew from a case for every update: one number for every set, or a mapping "
+        "from set names to numbers, in which sets not listed use all their points. null: the model's default, 64 for "
+        "mlp and 4096 for the other models. A case with fewer points uses all of them.",
     )
     evaluation_points: dict[str, Annotated[int, Field(gt=0)]] = Field(
         default_factory=dict,
-        description="Largest number of points in evaluation, by the set's name, for very large cases; sets not listed "
-        "use all.",
+        description="Largest number of points that evaluation uses, by set name, for very large cases; sets not listed "
+        "use all their points.",
     )
 
 
@@ -114,7 +114,7 @@ class _Attention(ComponentSection):
     problem = "fields"
     rotary: ClassVar[bool] = True
     dim: int = Field(192, gt=0, description="Width of every token.")
-    heads: int = Field(3, gt=0, description="Attention heads; must divide dim.")
+    heads: int = Field(3, gt=0, description="Number of attention heads; must divide dim.")
 
     @model_validator(mode="after")
     def _heads_divide_dim(self) -> "_Attention":
@@ -123,12 +123,12 @@ class _Attention(ComponentSection):
 
 
 class _Supernodes(_Attention):
-    supernodes: int | None = Field(None, gt=0, description="Number of geometry tokens; null: every geometry point.")
+    supernodes: int | None = Field(None, gt=0, description="Number of geometry tokens; null: one per geometry point.")
     radius: float = Field(9.0, gt=0, description="Pooling radius in scaled units (the domain is 1000 long).")
     max_neighbours: int = Field(32, gt=0, description="Pool at most this many nearest points into a supernode.")
 
     def check_beside(self, config: Any) -> None:
-        """Refuse more supernodes than the geometry has points, where the settings say how many it has."""
+        """Raise SettingError for more supernodes than geometry points, if the settings give the number of points."""
         known = (EllipsoidDatasetConfig, ShapeNetCarDatasetConfig)
         if self.supernodes is None or not isinstance(config.dataset, known):
             return
@@ -144,73 +144,70 @@ class UPTConfig(_Supernodes):
     """Universal Physics Transformer (arXiv 2402.12365), with supernode pooling and a perceiver decoder."""
 
     kind: Literal["upt"] = "upt"
-    encoder_depth: int = Field(12, ge=1, description="Transformer blocks over the supernodes.")
-    decoder_depth: int = Field(12, ge=1, description="Perceiver blocks in which queries read the supernodes.")
+    encoder_depth: int = Field(12, ge=1, description="Number of transformer blocks over the supernodes.")
+    decoder_depth: int = Field(12, ge=1, description="Number of perceiver blocks in which queries read the supernodes.")
 
 
 class ABUPTConfig(_Supernodes):
     """Anchored-Branched UPT (arXiv 2502.09692): surface and volume anchors exchange information; queries read them."""
 
     kind: Literal["ab_upt"] = "ab_upt"
-    geometry_depth: int = Field(1, ge=1, description="Transformer blocks over the supernodes.")
-    physics_depth: int = Field(4, ge=1, description="Pairs of blocks: one within each set of points, one between them.")
-    branch_depth: int = Field(2, ge=1, description="Number of last blocks, separate for surface and volume.")
+    geometry_depth: int = Field(1, ge=1, description="Number of transformer blocks over the supernodes.")
+    physics_depth: int = Field(4, ge=1, description="Pairs of blocks: one within each set of points, one between sets.")
+    branch_depth: int = Field(2, ge=1, description="Number of final blocks, separate for surface and volume.")
 
 
 class TransformerConfig(_Attention):
     """A plain transformer (arXiv 1706.03762) over the surface and volume points."""
 
     kind: Literal["transformer"] = "transformer"
-    depth: int = Field(12, ge=1, description="Transformer blocks.")
+    depth: int = Field(12, ge=1, description="Number of transformer blocks.")
 
 
 class TransolverConfig(_Attention):
-    """Transolver (arXiv 2402.02366): attention between slices, which group points of similar physical state."""
+    """Transolver (arXiv 2402.02366): attention between slices, each a group of points of similar physical state."""
 
     rotary = False
     kind: Literal["transolver"] = "transolver"
     dim: int = Field(256, gt=0, description="Width of every point.")
-    heads: int = Field(8, gt=0, description="Attention heads; must divide dim.")
+    heads: int = Field(8, gt=0, description="Number of attention heads; must divide dim.")
     depth: int = Field(8, ge=1, description="Number of blocks.")
     slices: int = Field(32, gt=0, description="Number of slices per head.")
     mlp_ratio: int = Field(2, ge=1, description="Hidden width of the MLPs, divided by their outer width.")
 
 
-WHY_THIS_WIDTH = "the smallest error in equal time of the widths 64, 128 and 256, with 63 cases and with 416"
-"""Of `mlp`, whatever the data; the figures are in benchmarks/results/2026-11-26-mlp-lengths.json."""
+WHY_THIS_WIDTH = "of the widths 64, 128 and 256, the smallest error in equal time, both with 63 and with 416 cases"
+"""Reason for the default width of `mlp` (benchmarks/results/2026-11-26-mlp-lengths.json), whatever the data."""
 
 
 class MLPConfig(ComponentSection):
-    """A point-wise MLP that a case's parameters, or its shape, scale and shift: for tens to hundreds of cases."""
+    """A point-wise MLP, scaled and shifted by a case's parameters or shape: for tens to hundreds of cases."""
 
     problem = "fields"
     kind: Literal["mlp"] = "mlp"
     dim: int = Field(128, gt=0, description="Width of the hidden layers.")
-    depth: int = Field(4, ge=1, description="Hidden layers.")
-    octaves: int = Field(3, ge=0, description="Sines and cosines of each coordinate, each of twice the frequency.")
-    case_dim: int = Field(64, gt=0, description="Width of what a case scales and shifts the layers by.")
-    shape: bool | None = Field(
-        None, description="Whether the geometry's points are read; null: only where cases have no parameters."
-    )
+    depth: int = Field(4, ge=1, description="Number of hidden layers.")
+    octaves: int = Field(3, ge=0, description="Number of frequencies, each twice the last, that encode a coordinate.")
+    case_dim: int = Field(64, gt=0, description="Width of the case's embedding, which scales and shifts the layers.")
+    shape: bool | None = Field(None, description="Read the geometry's points; null: only if cases have no parameters.")
 
     def reasons(self) -> dict[str, str]:
-        """Return why it is so wide, where nobody has chosen another width."""
+        """Return the reason for the default width; nothing for any other width."""
         return {"model": f"mlp, {self.dim} wide: {WHY_THIS_WIDTH}"} if self.dim == MLPConfig().dim else {}
 
 
 class ParameterConfig(Section):
-    """One input of a whole case, such as the wind speed, under its key in the samples."""
+    """An input of a whole case, such as the wind speed, named by its key in the samples."""
 
     unit: Unit = Field("", description="Physical unit, shown with its range.")
 
 
 class ForceCoefficientConfig(Section):
-    """A force or moment coefficient: the surface integral of pressure, and of wall shear stress if given, divided
-    by dynamic pressure and area."""
+    """The force or moment of pressure, and of wall shear stress if given, divided by dynamic pressure and area."""
 
     pressure: str = Field("surface_pressure", description="Field to integrate, in Pa.")
     shear: str | None = Field(
-        None, description="Field of the wall shear stress in Pa, as the air pulls on the wall; null: only pressure."
+        None, description="Field of the wall shear stress in Pa, as the air pulls on the wall; null: pressure only."
     )
     points: str = Field("surface_points", description="Key of the points, in m, for the lever arms of a moment.")
     normals: str = Field("surface_normals", description="Key of the outward unit normals.")
@@ -221,7 +218,7 @@ class ForceCoefficientConfig(Section):
         description="0.5 · density · speed² in Pa; or the key of each case's speed in m/s, which also needs `density`."
     )
     density: float | None = Field(
-        None, gt=0, description="Density of the air in kg/m³ in `dynamic_pressure`; shown beside the coefficient."
+        None, gt=0, description="Density of the air in kg/m³, as in `dynamic_pressure`; shown with the coefficient."
     )
     reference_area: str = Field("reference_area", description="Key of the reference area in m².")
     reference_length: float = Field(1.0, gt=0, description="Reference length of a moment, in m.")
@@ -233,7 +230,7 @@ class ForceCoefficientConfig(Section):
 
     @property
     def speed(self) -> float | None:
-        """The speed in m/s at which air of this density has this dynamic pressure; None if no density is given."""
+        """The speed in m/s that gives the dynamic pressure; None without a density or if each case has a speed."""
         if self.density is None or isinstance(self.dynamic_pressure, str):
             return None
         return float((2 * self.dynamic_pressure / self.density) ** 0.5)
@@ -250,17 +247,17 @@ class ForceCoefficientConfig(Section):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that it is integrated from."""
+        """The fields that the coefficient is integrated from."""
         return (self.pressure, *([self.shear] if self.shear else []))
 
     @property
     def divisors(self) -> tuple[str, ...]:
-        """The keys of the numbers of a case that it is divided by: reference area, and the speed where it varies."""
+        """The keys of the numbers that divide the coefficient: the reference area, and the speed if cases have one."""
         speed = [self.dynamic_pressure] if isinstance(self.dynamic_pressure, str) else []
         return (self.reference_area, *speed)
 
     def needed_keys(self) -> tuple[str, ...]:
-        """Return the keys that samples must have to compute it."""
+        """Return the keys that samples need so that the coefficient can be computed."""
         truth = [self.truth] if self.truth else []
         return (self.points, self.normals, self.areas, *self.divisors, *truth)
 
@@ -271,7 +268,7 @@ class FieldsTaskConfig(ComponentSection):
     problem = "fields"
     kind: Literal["fields"] = "fields"
     fields: dict[str, FieldConfig] | None = Field(
-        None, description="The outputs, by their key in the samples; null: all that the data set names."
+        None, description="The outputs, by their key in the samples; null: all outputs that the data set names."
     )
     inputs: tuple[str, ...] = Field((), description="Keys of additional model inputs at each point, standardised.")
     parameters: dict[str, ParameterConfig] | None = Field(
@@ -289,8 +286,8 @@ class FieldsTaskConfig(ComponentSection):
     force_weight: float = Field(
         0.0,
         ge=0,
-        description="Weight in the loss of each of `scalars`: the squared error of the force over the drawn points, "
-        "per area and dynamic pressure, standardised over the training split. 0: none.",
+        description="Weight of each of `scalars` in the loss. The term is the squared error of the force over the "
+        "drawn points, per area and dynamic pressure, standardised over the training split. 0: no such term.",
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The data sets of physics: how each is checked, made and opened. No torch here."""
+"""The physics data sets: how each is checked, prepared and opened. Does not import torch."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def _check_cases(dataset: CasesDatasetConfig, root: Path | None) -> None:
             raise RequestError("prepared-set-missing", f"the prepared cases have no set {name}",
                                seen=f"dataset.points_per_update.{name}={count}",
                                expected="points of " + ", ".join(sets),
-                               fix=f"dataset.points_per_update={count}      (of every set)")  # fmt: skip
+                               fix=f"dataset.points_per_update={count}      (for every set)")  # fmt: skip
 
 
 def _open_cases(dataset: CasesDatasetConfig, folder: Path) -> Splits:

@@ -1,1 +1,1 @@
-"""A trained model as one folder that runs without noether."""
+"""Export of a trained model to one folder that runs without noether."""

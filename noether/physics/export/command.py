@@ -1,4 +1,4 @@
-"""Carries out `noether export`: chooses the model and starts one worker. No torch here."""
+"""Run `noether export`: choose the model and start one worker. Does not import torch."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from noether.common.errors import RequestError
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What is exported, and where to."""
+    """The model to export, the folder to write, and whether to write the compiled program."""
 
     chosen: ChosenModel
     out: Path
@@ -19,7 +19,7 @@ class ExportRequest:
 def export_here(wanted: WantedModel, out: str, *, program: bool, overwrite: bool) -> int:
     """Export a run's model, on the CPU.
 
-    RequestError: `out` is a folder with other things in it, or an earlier export that is not to be overwritten.
+    RequestError: `out` holds other files, or an earlier export and `overwrite` is False.
     """
     target = Path(out).expanduser()
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):

@@ -1,4 +1,4 @@
-"""A run's model for other programs: safetensors and JSON, and a graph of torch.export that is checked on load."""
+"""Export a run's model for other programs: safetensors, JSON, and a torch.export graph checked against the model."""
 
 import json
 import shutil
@@ -38,14 +38,14 @@ from noether.physics.predict.shape_input import Shape
 from noether.runs.report.elements import axes_words
 
 COUNTS = (64, 1000, 3586)
-"""Numbers of points at which the program is held against the model, and of samples in a batch."""
+"""Numbers of points at which the program is compared with the model, each with the number of samples in BATCHES."""
 BATCHES = (1, 2, 3)
 EXAMPLE = Path(__file__).with_name("export_example.txt")
 TOLERANCE = 1e-5
 
 
 def export_worker(context: WorkerContext, request: ExportRequest) -> int:
-    """Write the export beside its final name and check it as a user will load it."""
+    """Write the export under a temporary name, check it as a user will load it, then rename it."""
     console, out = Console(None, speaks=True), request.out
     try:
         partial = UNFENCED.partial(out)
@@ -53,7 +53,7 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
     except OSError as error:
         raise RequestError("export-folder-not-made", f"no export can be written to {out}",
                            seen=f"{error.filename or out.parent}: {error.strerror}",
-                           expected="a folder that this user may make",
+                           expected="a folder that this user may create",
                            fix=f"noether export {request.chosen.folder.path} ANOTHER_FOLDER") from None  # fmt: skip
     try:
         with joined_group(context) as group:
@@ -69,7 +69,7 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
                     f"the program differs from the model by {worst:.1e} of a standard deviation at most, "
                     f"at {', '.join(f'{count:,}' for count in COUNTS)} points of each set"
                 )
-        UNFENCED.publish(partial, out)  # start.py has asked for --overwrite where anything was in it
+        UNFENCED.publish(partial, out)  # `export_here` has required --overwrite for an existing export.
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -80,9 +80,9 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
 
 
 def physical_model(trained: TrainedModel) -> tuple[PhysicalModel, dict[str, Tensor]]:
-    """Return the model with its scaling round it, and an example of the inputs that it reads, each (2, N, C).
+    """Return the model wrapped in its scaling, and examples of the inputs that it reads, each (2, N, C).
 
-    Those are the inputs that the outputs depend on: the others get no gradient.
+    Inputs that get no gradient, because the outputs do not depend on them, are left out.
     """
     example = example_inputs(trained, COUNTS[1], BATCHES[1])
     physical = PhysicalModel(trained.model, trained.task, tuple(example), tuple(trained.task.outputs)).eval()
@@ -97,7 +97,7 @@ def physical_model(trained: TrainedModel) -> tuple[PhysicalModel, dict[str, Tens
 
 
 def example_inputs(trained: TrainedModel, count: int, samples: int) -> dict[str, Tensor]:
-    """Inputs with `count` queries in each set, spread over the box of training, and a shape as in training."""
+    """Return inputs with `count` queries in each set, spread over the training box, and a shape as in training."""
     task, rng = trained.task, np.random.default_rng(0)
     boxes = {name: task.seen.points[name] for name in task.seen.points if name != "geometry_points"}
     places = {name: rng.uniform(box["low"], box["high"], (count, 3)) for name, box in boxes.items()}
@@ -122,16 +122,16 @@ def example_inputs(trained: TrainedModel, count: int, samples: int) -> dict[str,
 
 
 def _typical(trained: TrainedModel, key: str, count: int) -> np.ndarray:
-    """Values (count, C) of an input or a parameter, about its mean in the training split."""
+    """Return values (count, C) of an input or a parameter, around its mean in the training split."""
     scaling = trained.task.statistics[key]
     drawn = np.random.default_rng(1).normal(0, 0.5, (count, len(scaling.mean)))
     return scaling.backward(torch.from_numpy(drawn)).numpy()
 
 
 def check_program(loaded: ExportedModel, trained: TrainedModel, physical: PhysicalModel) -> float:
-    """Return the largest difference of a loaded program and the model at three numbers of points and of samples.
+    """Return the largest difference between a loaded program and the model, at three numbers of points and samples.
 
-    It is in standard deviations of the field's channel. NoetherError: it is above TOLERANCE.
+    The unit is the standard deviation of a field's channel. NoetherError: the difference is above TOLERANCE.
     """
     worst = 0.0
     for count, samples in zip(COUNTS, BATCHES, strict=True):
@@ -156,7 +156,7 @@ def _write_weights(
     folder: Path, trained: TrainedModel, physical: PhysicalModel, example: dict[str, Tensor], request: ExportRequest
 ) -> None:
     tensors = {name: value.cpu().contiguous().clone() for name, value in model_tensors(trained.model).items()}
-    (folder / WEIGHTS).write_bytes(save(tensors))  # as other files are written: save_file makes it 0600
+    (folder / WEIGHTS).write_bytes(save(tensors))  # With the usual file mode: save_file would set 0600.
     write_digest(folder / WEIGHTS, digest_of(folder / WEIGHTS))
     chosen, model, task = request.chosen, request.chosen.config.model, request.chosen.config.task
     sets = {name: [] if own.points == CASE else [own.points.removesuffix("_points")]
@@ -184,9 +184,9 @@ def _write_weights(
 
 
 def _argument(trained: TrainedModel, name: str, value: Tensor) -> dict[str, Any]:
-    """What a program must know of an argument: its place in the list is its position in the call.
+    """Return the description of an argument; its place in the list of arguments is its position in the call.
 
-    low, high: what it was trained on; of a parameter of several components, one of each.
+    Its low and high are the range in training, one per component for a parameter of several components.
     """
     task, unit = trained.task, ""
     low: Any = -1.0
@@ -202,7 +202,7 @@ def _argument(trained: TrainedModel, name: str, value: Tensor) -> dict[str, Any]
 
 
 def _axes(trained: TrainedModel, name: str, value: Tensor) -> list[str | int]:
-    """The axes of an argument behind the batch's: a set's name for its points, else their number."""
+    """Return the axes of an argument after the batch axis: a set's name for its points, else the length."""
     sets = () if name in trained.task.parameters else trained.axes
     prefix = next((axis for axis in sets if name.startswith(f"{axis}_")), None)
     return [prefix or value.shape[1], *value.shape[2:]] if value.ndim > 1 else []
@@ -218,11 +218,11 @@ def _write_program(folder: Path, trained: TrainedModel, physical: PhysicalModel,
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.export(physical, tuple(example.values()), dynamic_shapes=(shapes,), strict=False)
-            # Joins the parts that autocast contexts had made graphs of their own, which cannot all be loaded again.
+            # Inlines the subgraphs that autocast contexts create, because not all of them can be loaded again.
             program = program.run_decompositions({})
             torch.export.save(program, folder / PROGRAM)
         shutil.copyfile(EXAMPLE, folder / "example.py")
-    except Exception as error:  # whatever in a model's own code cannot be traced
+    except Exception as error:  # A model's code may fail to trace in any way.
         raise NoetherError(
             f"torch.export cannot write this model: {' '.join(str(error).split())[:300]}\n"
             "  fix       noether export RUN OUT --weights-only"

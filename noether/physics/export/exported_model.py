@@ -1,4 +1,4 @@
-"""An exported model, loaded from its folder alone: positions in m in, fields in physical units out.
+"""Load an exported model from its folder alone: it takes positions in m and returns fields in physical units.
 
 from noether.physics.export.exported_model import load_exported
 model = load_exported("car-export")
@@ -31,14 +31,14 @@ FORMAT = 3
 
 
 class PhysicalModel(nn.Module):
-    """A model with its task's scaling round it: arguments in the order of `inputs`, results in that of `outputs`."""
+    """A model wrapped in its task's scaling; arguments come in the order of `inputs`, results in that of `outputs`."""
 
     def __init__(self, model: nn.Module, task: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
         super().__init__()
         self.model, self.task, self.inputs, self.outputs = model, task, inputs, outputs
 
     def forward(self, *arguments: Tensor) -> tuple[Tensor, ...]:
-        """Arguments (B, N, C) and parameters (B, C) in physical units to fields (B, N, C) and outputs of the case."""
+        """Predict fields (B, N, C) and outputs of the case from physical arguments (B, N, C) and parameters (B, C)."""
         prepared = self.task.prepare(dict(zip(self.inputs, arguments, strict=True)))
         physical = self.task.to_physical(self.model(prepared))
         angles = {name: as_angle(physical[name], period)[..., None] for name, period in self.task.periods.items()}
@@ -54,7 +54,7 @@ class ExportedModel:
 
     @property
     def inputs(self) -> dict[str, list[int]]:
-        """The arrays that a call needs, by name, each (N, C) or (N,) without the batch axis."""
+        """The shapes of the arrays that a call needs, by name, (N, C) or (N,) without the batch axis."""
         return {
             argument["name"]: [-1 if isinstance(axis, str) else axis for axis in argument["shape"][1:]]
             for argument in self.about["arguments"]
@@ -64,8 +64,8 @@ class ExportedModel:
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Tensor]:
         """Predict each field (N, C) in its physical unit, vectors in the axes of `about["axes"]`.
 
-        arrays: what `inputs` names, in m and in the same axes, NumPy arrays or tensors. Of the set geometry_points and
-        of anchors, whose numbers are fixed, a longer array is thinned to a fixed random choice.
+        arrays: NumPy arrays or tensors for all names in `inputs`, in m and in the same axes. Arrays of geometry_points
+        and anchors have fixed lengths: a longer array is thinned to a fixed random choice of rows.
         RequestError: an array is missing or has another shape.
         """
         arguments = {name: self._argument(name, shape, arrays) for name, shape in self.inputs.items()}
@@ -74,7 +74,7 @@ class ExportedModel:
         return {result["name"]: value[0] for result, value in zip(self.about["results"], found, strict=True)}
 
     def _check_lengths(self, arguments: Mapping[str, Tensor]) -> None:
-        """Refuse arrays of one set that differ in length, at which the graph's guards or a layer would fail."""
+        """Raise RequestError if arrays of one set differ in length, on which the graph or a layer would fail."""
         lengths: dict[str, dict[str, int]] = {}
         for argument in self.about["arguments"]:
             name = argument["name"]
@@ -95,7 +95,7 @@ class ExportedModel:
             )
         value = torch.as_tensor(np.asarray(arrays[name]), dtype=torch.float32)
         fixed = shape[0] if shape else 0
-        if len(shape) < 2 and fixed >= 0 and value.numel() == math.prod(shape):  # A number for an array of one.
+        if len(shape) < 2 and fixed >= 0 and value.numel() == math.prod(shape):  # A number for (1,).
             value = value.reshape(shape)
         if len(shape) > 1 and 0 < fixed < len(value):
             value = value[torch.from_numpy(fixed_rows(len(value), fixed))]
@@ -108,12 +108,12 @@ class ExportedModel:
 def load_exported(folder: str | Path, *, program: bool | None = None, trust: bool = False) -> ExportedModel:
     """Load an export on the CPU.
 
-    folder: made by `noether export`.
-    program: True: the compiled graph model.pt2; False: the weights in the model's own code; None: the graph where it
-    is there and trusted, else the weights.
+    folder: a folder written by `noether export`.
+    program: True: load the compiled graph model.pt2; False: load the weights into the model's code; None: load the
+    graph if it exists and is trusted, else the weights.
     trust: whether the export may run code. torch reads a graph with pickle, and its formulas with eval, so any
-    model.pt2 may; the weights do only where model.json names a model or a task by dotted path.
-    RequestError: the folder holds no export, or not that part of it, or it may run code and is not trusted.
+    model.pt2 may run code; the weights run code only if model.json names a model or a task by dotted path.
+    RequestError: the folder holds no export or lacks the requested part, or it may run code and is not trusted.
     """
     folder = Path(folder)
     try:
@@ -130,15 +130,15 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
         if not trust:
             raise RequestError(
                 "export-not-trusted",
-                f"{folder / PROGRAM} may run code with your rights: torch reads it with pickle",
-                expected="an export that you have made, or whose maker you trust",
+                f"{folder / PROGRAM} may run code with your permissions: torch reads it with pickle",
+                expected="an export that you made, or whose author you trust",
                 fix=f"load_exported({str(folder)!r}, trust=True)      (or program=False: the weights alone)",
             )
         if not (folder / PROGRAM).is_file():
             raise RequestError(
                 "no-exported-program", f"{folder} has no {PROGRAM}", expected="an export with its program"
             )
-        # torch warns about every size that its simplified graph no longer names, which is harmless.
+        # torch warns about every size that its simplified graph no longer names; these warnings are harmless.
         logger = logging.getLogger("torch._export.serde.serialize")
         level = logger.level
         logger.setLevel(logging.ERROR)
@@ -160,7 +160,7 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
-    """Return the weights by name. RequestError: they are missing, or not as they were written."""
+    """Return the weights by name. RequestError: they are missing or modified."""
     path = folder / WEIGHTS
     try:
         with open_plain(path) as file:

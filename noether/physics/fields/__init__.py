@@ -1,1 +1,1 @@
-"""The task of fields at points: losses, metrics in physical units, forces, baselines."""
+"""The task that predicts fields at points: losses, metrics in physical units, forces, baselines."""

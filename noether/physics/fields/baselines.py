@@ -1,4 +1,4 @@
-"""Baselines beside the model: the mean field, the most similar training case, and a plain network."""
+"""Baselines to compare a model with: the mean field, the most similar training case, and a plain network."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +22,12 @@ CHUNK = 65_536
 
 
 class PlainNetwork:
-    """Predicts every field by one MLP for each set of points, and outputs of the case by a ridge of their squares.
+    """Predictor of fields by one MLP per set of points, and of outputs of the case by quadratic ridge regression.
 
-    samples: the training samples. They have parameters, which tell one case from another.
-    task: its fields, scaling and parameters.
-    updates: of each network, of 16 cases and 64 points of each; `seconds` says what all took.
-    seed: of the weights and draws. The global generator is left as it is.
+    samples: the training samples. They need parameters, which distinguish the cases.
+    task: the task, which gives fields, scaling and parameters.
+    updates: number of updates of each network, each of 16 cases and 64 points per case. `seconds`: the total time.
+    seed: seed of the weights and draws. The global generator's state is unchanged.
     """
 
     def __init__(self, samples: Sequence[Sample], task: Task, updates: int = UPDATES, seed: int = 0) -> None:
@@ -38,7 +38,7 @@ class PlainNetwork:
         self._outputs = {name: samples[0][name].numel() for name in task.predicted if name not in task.fields}
         self._parameters = [scaled_parameters(sample, task).float() for sample in samples]
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # Its updates are too small for more, which wait for each other on busy cores.
+        torch.set_num_threads(1)  # The updates are too small for more threads, which wait for each other on busy cores.
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.manual_seed(seed)
             self._networks = {points: self._fitted(samples, points, seed) for points in self._sets}
@@ -47,7 +47,7 @@ class PlainNetwork:
         self.seconds = time.perf_counter() - started
 
     def __call__(self, sample: Sample, index: int) -> dict[str, Tensor]:
-        """Return what is predicted of a sample, in physical units: fields (N, C), outputs of the case (C,)."""
+        """Return the predictions for a sample, in physical units: fields (N, C), outputs of the case (C,)."""
         scaled: dict[str, Tensor] = {}
         parameters = scaled_parameters(sample, self._task).float()
         for points, widths in self._sets.items():
@@ -89,7 +89,7 @@ class PlainNetwork:
             yield torch.cat((_unit(scaled[points]), parameters), dim=-1).flatten(end_dim=1), targets.float()
 
     def _quadratic(self, samples: Sequence[Sample]) -> Tensor | None:
-        """Ridge regression of the scaled outputs on 1, the parameters and their products; None without outputs."""
+        """Fit the scaled outputs by ridge regression on 1, the parameters and their products; None without outputs."""
         if not self._outputs:
             return None
         rows = [self._task.prepare({key: sample[key][None] for key in self._outputs}) for sample in samples]
@@ -101,18 +101,18 @@ class PlainNetwork:
 
 
 def scaled_parameters(sample: Sample, task: Task) -> Tensor:
-    """The scaled parameters (P,) of a case."""
+    """Return the scaled parameters (P,) of a case."""
     scaled = task.prepare({name: sample[name][None] for name in task.case_inputs})
     return torch.cat([scaled[name].reshape(-1) for name in task.case_inputs])
 
 
 def _unit(scaled: Tensor) -> Tensor:
-    """Scaled positions as -1..1 of the domain."""
+    """Return scaled positions rescaled to -1..1 over the domain."""
     return (scaled * (2 / POSITION_SCALE) - 1).float()
 
 
 def _squares(parameters: Tensor) -> Tensor:
-    """1, the parameters (S, P) and their products: (S, 1 + P + P(P+1)/2)."""
+    """Return 1, the parameters (S, P) and their products, (S, 1 + P + P(P+1)/2)."""
     rows, columns = torch.triu_indices(parameters.shape[1], parameters.shape[1]).unbind()
     return torch.cat((torch.ones(len(parameters), 1), parameters, parameters[:, rows] * parameters[:, columns]), dim=1)
 
@@ -121,29 +121,29 @@ COARSE_POINTS = 128
 CANDIDATES = 5
 
 Predictor = Callable[[Sample, int], dict[str, Tensor]]
-"""Predicts everything of a test sample, given with its position: fields (N, C), outputs of the case (C,)."""
+"""Function of a sample and its position that predicts all its outputs: fields (N, C), outputs of the case (C,)."""
 
 
 def make_baselines(
     task: Task, train: Dataset, train_indices: Sequence[int], *, updates: int = UPDATES, among_itself: bool = False
 ) -> dict[str, Predictor]:
-    """Make the baselines that fit the task, by name.
+    """Return the baselines that fit the task, by name.
 
     mean_field: the mean of the training split, at every point.
-    nearest_shape: the fields of the training shape with the smallest Chamfer distance, carried over from the
-        nearest point, and its outputs of the case. With `among_itself`, samples are the training samples themselves:
-        another one than itself.
-    nearest_case: the same of the training case with the most similar parameters, carried over from the nearest point
-        in coordinates that are scaled to each case's own box; where cases have parameters.
-    plain_network: an MLP of positions and parameters, and a quadratic in the parameters for outputs of the case;
-        where cases have parameters. It makes two updates for each of the model's `updates`, at most 2,400, of 5 ms of
-        a core for each set of points, so that it learns nearly all that it can in a share of the run's time.
+    nearest_shape: the fields at the nearest points, and the outputs of the case, of the training shape with the
+        smallest Chamfer distance. With `among_itself`, the scored samples are the training samples; another sample
+        than the scored one is used.
+    nearest_case: the same for the training case with the most similar parameters; the nearest points are found in
+        coordinates scaled to each case's box. Only if cases have parameters.
+    plain_network: an MLP of positions and parameters, and a quadratic in the parameters for outputs of the case. Only
+        if cases have parameters. It makes two updates per update of the model (`updates`), at most 2,400, each 5 ms of
+        one core per set of points, so that it learns nearly all it can in a fraction of the run's time.
     """
     samples = [train[index] for index in train_indices]
     carry = partial(carried, samples, task, among_itself=among_itself)
 
     def mean_field(sample: Sample, index: int) -> dict[str, Tensor]:
-        """What the model would predict if it predicted nothing: 0 in scaled units is the mean."""
+        """Predict 0 in scaled units, which is the mean."""
         like = {name: by_channel(sample[name]) if name in task.fields else sample[name].reshape(-1)
                 for name in task.predicted}  # fmt: skip
         physical = task.to_physical({name: torch.zeros_like(values)[None] for name, values in like.items()})
@@ -168,11 +168,11 @@ def score_baselines(
     updates: int = UPDATES,
     among_itself: bool = False,
 ) -> dict[str, dict[str, float]]:
-    """Score every baseline on every sample of a split; `updates` and `among_itself` as of `make_baselines`.
+    """Score every baseline on every sample of a split; `updates` and `among_itself` as for `make_baselines`.
 
     Returns:
-        {baseline: {metric: value}}, the metrics that `summarise` makes of physical predictions; of what was trained
-        also its training_seconds and training_updates.
+        {baseline: {metric: value}}, the metrics that `summarise` makes of physical predictions; for a trained
+        baseline also training_seconds and training_updates.
     """
     baselines = make_baselines(task, train, train_indices, updates=updates, among_itself=among_itself)
     rows: dict[str, list[SampleMetrics]] = {baseline: [] for baseline in baselines}
@@ -195,9 +195,9 @@ def score_baselines(
 
 
 class ShapeSearch:
-    """Finds the training shape with the smallest Chamfer distance between point clouds.
+    """Search for the training shape with the smallest Chamfer distance between point clouds.
 
-    All shapes are compared on a few points first; the closest of them are then compared on all points.
+    All shapes are first compared on a few points; then the closest are compared on all points.
     """
 
     def __init__(self, samples: Sequence[Sample], task: Task) -> None:
@@ -208,7 +208,7 @@ class ShapeSearch:
         self._tree = cache(lambda shape: cKDTree(self._points[shape].numpy()))
 
     def nearest(self, sample: Sample, but: int | None = None) -> int:
-        """Return the position of the most similar training sample, `but` left out where there are others."""
+        """Return the position of the most similar training sample, other than `but` if there are several."""
         own = _few(sample[self._shape])
         distances = (torch.cdist(own, other) for other in self._coarse)
         coarse = [float(each.amin(dim=0).mean() + each.amin(dim=1).mean()) for each in distances]
@@ -224,14 +224,14 @@ class ShapeSearch:
 
 
 class ParameterSearch:
-    """Finds the training case whose standardised parameters are the nearest."""
+    """Search for the training case with the nearest standardised parameters."""
 
     def __init__(self, samples: Sequence[Sample], task: Task) -> None:
         self._task = task
         self._known = np.stack([scaled_parameters(sample, task).numpy() for sample in samples])
 
     def nearest(self, sample: Sample, but: int | None = None) -> int:
-        """Return the position of the most similar training case, `but` left out where there are others."""
+        """Return the position of the most similar training case, other than `but` if there are several."""
         distances = np.linalg.norm(self._known - scaled_parameters(sample, self._task).numpy(), axis=1)
         if but is not None and len(distances) > 1:
             distances[but] = np.inf
@@ -241,10 +241,10 @@ class ParameterSearch:
 def carried(
     samples: Sequence[Sample], task: Task, search: ShapeSearch | ParameterSearch, *, boxed: bool, among_itself: bool
 ) -> Predictor:
-    """Return what predicts everything of a sample as the most similar training sample has it.
+    """Return a predictor that copies all outputs of a sample from the most similar training sample.
 
-    Fields (N, C) are those of the nearest of its points; with `boxed`, in coordinates in which the points of each
-    of the two span 0..1 along each axis.
+    Fields (N, C) are copied from the nearest point. With `boxed`, the nearest point is found in coordinates in which
+    each sample's points span 0..1 along each axis.
     """
     sets = {field.points for field in task.fields.values()}
 

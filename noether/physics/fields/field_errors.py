@@ -1,4 +1,4 @@
-"""Errors of fields at points, sample by sample, and what metrics they are."""
+"""Errors of fields at points for each sample, and the metrics made of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,11 +10,11 @@ from noether.core.tasks.base import SampleMetrics
 from noether.runs.metrics import FIELD_ERRORS, Metric
 
 WEIGHTED = {"weighted_relative_l2": "relative_l2", "weighted_mae": "mae"}
-"""Measures of which every point counts by its area or volume, and the measures that they are then."""
+"""Measures that weight every point by its area or volume, each with its unweighted counterpart."""
 
 
 def field_metrics(name: str, unit: str, parts: Mapping[str, str]) -> Iterator[Metric]:
-    """Yield the metrics of a field in a unit; `parts`: the key of each component and part, and its words."""
+    """Yield the metrics of a field with the given unit; `parts` maps the key of each component or part to its label."""
     squared = f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
     units = {"mse": squared, "mae": unit, "max": unit}
 
@@ -30,11 +30,11 @@ def field_metrics(name: str, unit: str, parts: Mapping[str, str]) -> Iterator[Me
 
 
 def summarise_errors(samples: Mapping[str, np.ndarray], stem: str) -> dict[str, float]:
-    """Return the metrics of a split from those of its samples (S,), of a field or a part of it, `stem`, by name.
+    """Return a split's metrics of the field or part `stem`, by name, from the metrics (S,) of its samples.
 
-    Means, and the largest of the largest errors. relative_l2 is the mean of the samples' own ratios,
-    pooled_relative_l2 the ratio of the norms over all points of all samples, in which a weak field weighs little;
-    there is none where the truth is 0 everywhere.
+    Each is the mean over the samples; max is the maximum. relative_l2 is the mean of the samples' ratios.
+    pooled_relative_l2 is the ratio of the norms over all points of all samples, in which a weak field weighs little;
+    it is absent if the truth is 0 everywhere.
     """
     there = {f"{stem}/{measure}": measure for measure in (*FIELD_ERRORS, *WEIGHTED) if f"{stem}/{measure}" in samples}
     found = {name: float((np.max if measure == "max" else np.mean)(samples[name])) for name, measure in there.items()}
@@ -45,11 +45,11 @@ def summarise_errors(samples: Mapping[str, np.ndarray], stem: str) -> dict[str, 
 
 
 def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> SampleMetrics:
-    """Return each sample's errors of a field (B, N, C) in its own unit, over its real points.
+    """Return each sample's errors of a field (B, N, C) in the field's unit, over the sample's real points.
 
-    relative_l2: norm of the error over norm of the truth, over all points and channels.
+    relative_l2: norm of the error divided by norm of the truth, over all points and channels.
     mse, mae, max: over all points and channels.
-    mask: (B, N), False for padding, where the truth is 0 whatever is predicted; None: no padding.
+    mask: (B, N), False for padding, where the truth is 0 and the error is ignored; None: no padding.
     """
     error = _error_of(prediction, truth, mask)
     norm = truth.double().flatten(1).norm(dim=1)
@@ -62,19 +62,19 @@ def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) 
 
 
 def squared_sums(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> SampleMetrics:
-    """Return the parts of a pooled error, squared_error and squared_truth: each sample's sums over points, channels.
+    """Return squared_error and squared_truth, each sample's sums over points and channels, for a pooled error.
 
-    prediction, truth: (B, N, C). mask: (B, N), as of `field_errors`.
+    prediction, truth: (B, N, C). mask: (B, N), as for `field_errors`.
     """
     error = _error_of(prediction, truth, mask)
     return {"squared_error": error.square().sum(dim=(1, 2)), "squared_truth": truth.double().square().sum(dim=(1, 2))}
 
 
 def weighted_errors(prediction: Tensor, truth: Tensor, sizes: Tensor, mask: Tensor | None = None) -> SampleMetrics:
-    """Return each sample's errors in which every point counts by its area or volume, `sizes` (B, N).
+    """Return each sample's errors with every point weighted by its area or volume, `sizes` (B, N).
 
     weighted_relative_l2: √(Σ w |error|² / Σ w |truth|²); weighted_mae: Σ w |error| / (C Σ w).
-    They do not depend on where a mesh is fine.
+    These errors do not depend on where a mesh is fine.
     """
     error = _error_of(prediction, truth, mask)
     weights = sizes.double().reshape(sizes.shape[0], -1)
@@ -94,20 +94,20 @@ def _error_of(prediction: Tensor, truth: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def component_name(channel: int, channels: int, names: Sequence[str] = ()) -> str:
-    """Return what a channel of a field is called: its own name; else x, y or z, or its number."""
+    """Return the name of a field's channel: its name in `names`, else x, y or z if there are three, else its number."""
     own = names if len(names) == channels else "xyz" if channels == 3 else range(channels)
     return str(own[channel])
 
 
 def with_channel(values: Tensor) -> Tensor:
-    """Give the outputs or parameters of a batch's cases their channel axis: (B,) → (B, 1); (B, C) stays."""
+    """Add the channel axis to outputs or parameters of cases: (B,) becomes (B, 1); (B, C) stays."""
     return values.flatten(1) if values.ndim > 1 else values.unsqueeze(-1)
 
 
 Measured = dict[str, SampleMetrics]
-"""Of each field, output of the case or scalar: its values by measure."""
+"""The values of each field, output of the case or scalar, by measure."""
 
 
 def named(measured: Measured) -> SampleMetrics:
-    """Return them by the names of metrics, `FIELD/relative_l2`."""
+    """Return the values by metric name, such as `FIELD/relative_l2`."""
     return {f"{name}/{measure}": values for name, own in measured.items() for measure, values in own.items()}

@@ -1,4 +1,4 @@
-"""What a task of fields learns from the training split: how to scale, where points lie, what parameters span."""
+"""Statistics of the training split that the fields task needs: scaling, boxes of points, ranges of parameters."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,21 +14,21 @@ from typing_extensions import TypedDict
 from noether.common.errors import RequestError
 
 DOMAIN_MARGIN = 0.01
-"""Share of the box of the training split by which a domain that is found from it is wider on every side."""
+"""Margin of a domain found from the training split's box, on every side, as a share of the box's length."""
 
 ABOVE = 10.0
-"""Of the usual value at points, where a symmetric logarithm turns from linear to logarithmic. From 1, small values are
-learned a little better, but the peaks, of which a relative L2 error is made, far worse."""
+"""Multiple of the typical value at points, at which a symmetric logarithm turns from linear to logarithmic. With 1,
+small values are learned a little better, but the peaks, which dominate a relative L2 error, far worse."""
 
 NOISE = 1e-9
-"""Of a vector or tensor, the share below which a component is what arithmetic leaves of 0, as z of a plane flow."""
+"""Share of a vector or tensor below which a component is only rounding error of 0, such as z in a plane flow."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """How one key is scaled, channel by channel: (x' − mean) / std, x' = x or sign(x)·log(1 + |x|/s).
+    """The scaling of one key by channel: (x' − mean) / std, with x' = x or sign(x)·log(1 + |x|/s).
 
-    std is 0 of a channel that is constant: it is not divided, and what a model predicts of it is the constant.
+    The std of a constant channel is 0: such a channel is not divided, and is always predicted as the constant.
     """
 
     mean: list[FiniteFloat]
@@ -36,14 +36,14 @@ class Scaling:
     log_scale: list[FiniteFloat] | None = None
 
     def forward(self, values: Tensor) -> Tensor:
-        """Physical (…, C) to what the model sees."""
+        """Scale physical values (…, C) for the model."""
         mean, std, log_scale = self._beside(values)
         if log_scale is not None:
             values = values.sign() * torch.log1p(values.abs() / log_scale)
         return (values - mean) / torch.where(std == 0, 1, std)
 
     def backward(self, values: Tensor) -> Tensor:
-        """What the model predicts (…, C) to physical units."""
+        """Convert the model's predictions (…, C) to physical units."""
         mean, std, log_scale = self._beside(values)
         values = values * std + mean
         if log_scale is not None:
@@ -51,15 +51,15 @@ class Scaling:
         return values
 
     def _beside(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Mean, std and log scale (C,) on the device and in the type of `values`.
+        """Return mean, std and log scale (C,) on the device and in the dtype of `values`.
 
-        They are copied there once: a copy of Python numbers waits for all that a GPU still has to do.
+        They are copied there once: copying Python numbers waits until the GPU has finished all its queued work.
         """
         if torch.compiler.is_exporting():
-            return self._copied(values)  # A tensor of the trace means nothing after it.
+            return self._copied(values)  # A tensor of the trace is invalid after it.
         where = (values.device, values.dtype)
         if where not in self._placed:
-            with torch.inference_mode(False):  # Else they could not be used in a backward pass later.
+            with torch.inference_mode(False):  # An inference tensor could not be used in a later backward pass.
                 self._placed[where] = self._copied(values)
         return self._placed[where]
 
@@ -73,16 +73,16 @@ class Scaling:
 
 
 def without_noise(scaling: Scaling) -> Scaling:
-    """Return the scaling of a vector or tensor, of which a component that is noise beside another is constant."""
+    """Return a vector's or tensor's scaling with std 0 for components that are noise compared with the largest."""
     limit = NOISE * max(scaling.std)
     return replace(scaling, std=[0.0 if std < limit else std for std in scaling.std])
 
 
 def log_scales(samples: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return each key's s of the symmetric logarithm, by channel, from the rows (n, C) of each key in the samples.
+    """Return the scale s of the symmetric logarithm by key and channel, from the rows (n, C) of each sample's keys.
 
-    Of values at points ABOVE times the mean over samples of the median of |x|; of outputs of the whole case, which have
-    one row, the mean of |x|.
+    For values at points: ABOVE times the mean over samples of the median of |x|. For outputs of the whole case, which
+    have one row: the mean of |x|.
     """
     medians: dict[str, list[np.ndarray]] = {}
     for sample in samples:
@@ -94,12 +94,12 @@ def log_scales(samples: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndar
 
 
 def log_scaled(values: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
-    """sign(x)·log(1 + |x|/s), or the values as they are where no scale is given."""
+    """Return sign(x)·log(1 + |x|/s), or the values unchanged if there is no scale."""
     return values if scale is None else np.sign(values) * np.log1p(np.abs(values) / scale)
 
 
 class Span(TypedDict):
-    """A box: its corners; of points also the most that a sample has."""
+    """The lowest and highest values and, for a set of points, the largest number of points in a sample."""
 
     count: NotRequired[int]
     low: list[FiniteFloat]
@@ -108,9 +108,9 @@ class Span(TypedDict):
 
 @dataclass
 class Seen:
-    """Where the points of each set lie and how many there are at most; what each parameter spans.
+    """The box and largest number of points of each set, and the range of each parameter, in the training split.
 
-    numbers: what those of a case span that coefficients are divided by.
+    numbers: the ranges of the numbers by which coefficients are divided.
     """
 
     points: dict[str, Span] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class Seen:
     numbers: dict[str, Span] = field(default_factory=dict)
 
     def add(self, sample: Mapping[str, Tensor], parameters: Iterable[str], numbers: Iterable[str] = ()) -> None:
-        """Take one sample."""
+        """Extend the ranges by one sample."""
         for key in (key for key in sample if key.endswith("_points")):
             points = sample[key].numpy()
             _widen(self.points, key, points, len(points))
@@ -127,12 +127,12 @@ class Seen:
                 _widen(known, key, sample[key].numpy().reshape(1, -1))
 
     def box(self) -> tuple[np.ndarray, np.ndarray]:
-        """The corners (3,) of the box that holds every point."""
+        """Return the corners (3,) of the box that holds every point."""
         boxes = list(self.points.values())
         return np.min([box["low"] for box in boxes], axis=0), np.max([box["high"] for box in boxes], axis=0)
 
     def domain(self) -> tuple[float, float]:
-        """The lower corner and the length of the cube that holds every point, a little wider."""
+        """Return the lower corner and the length of a cube that holds every point with a margin."""
         low, high = self.box()
         length = float(high.max() - low.min()) or 1.0
         return float(low.min()) - DOMAIN_MARGIN * length, (1 + 2 * DOMAIN_MARGIN) * length
@@ -150,11 +150,11 @@ def _widen(known: dict[str, Span], key: str, rows: np.ndarray, count: int | None
 
 SCALINGS = TypeAdapter(dict[str, Scaling])
 SEEN = TypeAdapter(Seen)
-"""As a checkpoint's task.json holds them: ValueError where it holds something else."""
+"""Validators of the scalings and ranges in a checkpoint's task.json; they raise ValueError for invalid contents."""
 
 
 def check_domain(low: np.ndarray, high: np.ndarray, domain_low: float, domain_length: float) -> None:
-    """Refuse points outside the domain, of which low and high (3,) are the corners of their box. RequestError."""
+    """Raise RequestError if points whose box has the corners low and high (3,) lie outside the domain."""
     margin = 2 * DOMAIN_MARGIN * domain_length
     if low.min() >= domain_low - margin and high.max() <= domain_low + domain_length + margin:
         return

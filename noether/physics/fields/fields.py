@@ -1,4 +1,4 @@
-"""Regression of physical fields at points: scaled for the model, scored in physical units."""
+"""The task of predicting physical fields at points: scaled for the model, scored in physical units."""
 
 from collections.abc import Iterable, Mapping
 from math import nan
@@ -58,20 +58,20 @@ POSITION_SCALE = 1000.0
 class FieldsTask(Task):
     """Regression of named fields at points, and of outputs of a whole case.
 
-    The model sees positions scaled isotropically to 0..1000, inputs and parameters standardised per channel; it
-    predicts scaled fields (B, N, C) and outputs of the case (B, C). The loss is the weighted sum over them of the
-    mean squared error in scaled units, so that predicting the mean costs about 1 per unit of weight.
+    The model sees positions scaled isotropically to 0..1000, and inputs and parameters standardised per channel. It
+    predicts scaled fields (B, N, C) and outputs of the case (B, C). The loss is the weighted sum over all outputs of
+    the mean squared error in scaled units, so that predicting the mean costs about 1 per unit of weight.
 
     Args:
-        fields: the outputs by their key in the samples, (N,) or (N, C) per sample, of a case () or (C,); None: those
-            that the data set names.
-        inputs: keys standardised as further inputs of each point.
-        domain_low, domain_length: the cube that holds every position, in m; None: of the training split.
+        fields: the outputs by their key in the samples, (N,) or (N, C) per sample, or () or (C,) for an output of the
+            case; None: the outputs that the data set names.
+        inputs: keys of further inputs at each point, which are standardised.
+        domain_low, domain_length: the cube that holds every position, in m; None: from the training split.
         parameters: further inputs of each case, () or (C,) per sample; None: those that the data set names.
         scalars: force coefficients derived from the fields.
-        force_weight: weight of their errors in the loss, beside a field's of 1.
+        force_weight: weight of the coefficients' errors in the loss, relative to a field's default of 1.
 
-    Samples padded to a batch count their real points only.
+    In padded samples, only the real points are used.
     """
 
     reads_masks = True
@@ -111,7 +111,7 @@ class FieldsTask(Task):
 
     @property
     def outputs(self) -> dict[str, FieldConfig]:
-        """Fields at points and outputs of the case."""
+        """The fields at points and the outputs of the case."""
         return {**self.fields, **self.case_fields}
 
     @property
@@ -133,16 +133,16 @@ class FieldsTask(Task):
 
     @property
     def divisors(self) -> dict[str, None]:
-        """The keys of the numbers of a case that its coefficients are divided by, each once."""
+        """The keys of a case's numbers by which its coefficients are divided, without duplicates."""
         return dict.fromkeys(key for scalar in self.scalars.values() for key in scalar.divisors)
 
     @property
     def domain(self) -> tuple[float, float]:
-        """Lower corner and length of the domain, in m: as configured, else that of the training split."""
+        """The lower corner and length of the domain in m, as configured or else from the training split."""
         return self._domain or self.seen.domain()
 
     def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        """Take from the data set what the configuration leaves open, and hold one sample against the rest."""
+        """Complete the configuration from the data set's description, and check one sample against the result."""
         self._take(*describe(self._given, about, sample))
         self.parts, self.space = dict(about.get("parts", {})), dict(about.get("space", {}))
         self.reference_areas = dict(about.get("reference_areas", {}))
@@ -172,10 +172,10 @@ class FieldsTask(Task):
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
         """Compute mean and standard deviation per channel over every point of the split, in float64.
 
-        It also notes the numbers of points, where they lie and what the parameters span: what a shape given later is
-        held against. `samples` is gone through twice where a field is scaled by its logarithm.
+        Also record the numbers of points, their boxes and the ranges of the parameters, which later shapes are compared
+        with. `samples` is iterated twice if a field has logarithmic scaling.
 
-        RequestError: points lie outside the domain that was configured.
+        RequestError: points lie outside the configured domain.
         """
         self.seen = Seen()
         decades = [name for name, own in self.outputs.items() if own.scaling == "symmetric_log"]
@@ -197,15 +197,15 @@ class FieldsTask(Task):
         self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
 
     def _rows(self, sample: Mapping[str, Tensor], key: str) -> np.ndarray:
-        """A sample's values (n, C): of points (N,) or (N, C), of a case () or (C,)."""
+        """Return a sample's values as rows (n, C), from (N,) or (N, C) at points or () or (C,) of a case."""
         of_case = key in self.case_fields or key in self.parameters
         values = with_channel(sample[key][None]) if of_case else by_channel(sample[key])
         return values.numpy().astype(np.float64)
 
     def state(self) -> dict[str, Any]:
-        """Return the scaling of each key, what was seen of the training split, and what the data set has said.
+        """Return each key's scaling, the ranges of the training split and the data set's description.
 
-        Before `fit` there is nothing to say.
+        Return {} before `fit`.
         """
         if not self.statistics:
             return {}
@@ -227,9 +227,9 @@ class FieldsTask(Task):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what a checkpoint knows.
+        """Restore the state from a checkpoint.
 
-        ValueError: the state is not one of this task.
+        ValueError: the state does not fit this task.
         """
         self.statistics = SCALINGS.validate_python(state["statistics"])
         known, self.components = self.components, {key: len(own.mean) for key, own in self.statistics.items()}
@@ -240,13 +240,13 @@ class FieldsTask(Task):
         self.reference_areas = dict(state.get("reference_areas", self.reference_areas))
         self._forces.deviation = {name: float(value) for name, value in state.get("force_deviation", {}).items()}
         if lacking := {*self.outputs, *self.inputs, *self.parameters} - self.statistics.keys():
-            raise ValueError(f"no statistics of {', '.join(sorted(lacking))}")
+            raise ValueError(f"no statistics for {', '.join(sorted(lacking))}")
         for key, own in self.statistics.items():
             if {len(own.std), len(own.log_scale or own.mean), known.get(key, len(own.mean))} != {len(own.mean)}:
-                raise ValueError(f"the statistics of {key} are not of {known.get(key, len(own.mean))} components")
+                raise ValueError(f"the statistics of {key} do not have {known.get(key, len(own.mean))} components")
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return positions scaled to 0..1000, and fields, inputs and parameters scaled, (B, N, C) and (B, C)."""
+        """Return the batch with scaled positions (0..1000), fields, inputs and parameters, (B, N, C) and (B, C)."""
         prepared = {**batch, **self._forces.kept(batch, self.scalars)}
         low, length = self.domain
         for key, value in batch.items():
@@ -262,12 +262,12 @@ class FieldsTask(Task):
         return prepared
 
     def loss(self, predictions: Predictions, batch: Batch) -> Tensor:
-        """Return the weighted sum over all outputs of the scaled mean squared error, a scalar."""
+        """Return the weighted sum of all outputs' scaled mean squared errors, plus the force terms, a scalar."""
         return self._sample_loss(predictions, batch).mean()
 
     def _sample_loss(self, predictions: Predictions, prepared: Batch) -> Tensor:
         shapes = {name: tuple(prepared[name].shape) for name in self.outputs}
-        check_predictions(predictions, shapes, "task.fields; a model with an argument `layout` is told the fields")
+        check_predictions(predictions, shapes, "task.fields; a model with an argument `layout` receives the fields")
         losses = []
         for name, field in self.outputs.items():
             if field.weight:
@@ -283,7 +283,7 @@ class FieldsTask(Task):
         return torch.stack(losses).sum(dim=0)
 
     def to_physical(self, predictions: Predictions) -> Predictions:
-        """Return predictions, of all outputs or of some, in physical units, (B, N, C) and (B, C)."""
+        """Return the predictions of all outputs, or of some, in physical units, (B, N, C) and (B, C)."""
         if isinstance(predictions, Evaluated) and predictions.physical is not None:
             return predictions.physical
         there = (name for name in self.outputs if name in predictions)
@@ -293,12 +293,12 @@ class FieldsTask(Task):
         return physical
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Return per sample: the loss, each field's errors in physical units, each scalar and its truth."""
+        """Return for each sample the loss, each field's errors in physical units, and each scalar with its truth."""
         loss = {"loss": self._sample_loss(predictions, self.prepare(batch))}
         return loss | self.physical_metrics(self.to_physical(predictions), batch)
 
     def physical_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Return what `metrics` says of physical predictions."""
+        """Return the metrics of physical predictions without the loss."""
         measured: Measured = {}
         for name, field in self.fields.items():
             both = in_units(field, physical[name], by_channel(batch[name], batched=True))
@@ -306,7 +306,7 @@ class FieldsTask(Task):
         return named(measured | self.case_values(physical, batch))
 
     def case_values(self, physical: Predictions, batch: Batch) -> Measured:
-        """Return prediction and truth of each output of the case and of each scalar."""
+        """Return the prediction and the truth of each output of the case and of each scalar."""
         truth = {name: by_channel(batch[name], batched=True) for name in self.fields}
         measured: Measured = {}
         for name in self.case_fields:
@@ -315,7 +315,7 @@ class FieldsTask(Task):
                 measured[label] = {"prediction": physical[name][:, channel], "truth": own[:, channel]}
         for name, scalar in self.scalars.items():
             if any(key not in batch for key in scalar.needed_keys()):
-                continue  # `lacks` says which
+                continue  # `lacks` names the missing keys.
             integral, predicted = (force_coefficient(of, batch, scalar) for of in (truth, physical))
             measured[name] = {
                 "prediction": predicted,
@@ -326,11 +326,11 @@ class FieldsTask(Task):
         return measured
 
     def final_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Return what a final evaluation adds to `metrics` of each field:
+        """Return what a final evaluation adds to `metrics` for each field:
 
-        squared_error and squared_truth, sums over points and channels; weighted_… where samples have areas or volumes;
-        COMPONENT/… of vector fields, relative_l2 NaN where it is noise beside the others;
-        on PART/squared_… of each named part of a set.
+        squared_error and squared_truth, sums over points and channels; weighted_… if samples have areas or volumes;
+        COMPONENT/… for vector fields, with relative_l2 NaN if the component is noise compared with the whole vector;
+        on PART/squared_… for each named part of a set.
         """
         measured: Measured = {}
         for name, field in self.fields.items():
@@ -356,30 +356,30 @@ class FieldsTask(Task):
         return named(measured)
 
     def lacks(self, scalar: str) -> list[str]:
-        """Return the keys that a scalar needs and samples lack."""
+        """Return the keys that a scalar needs and the samples lack."""
         return [key for key in self.scalars[scalar].needed_keys() if key not in self._keys]
 
     def size_key(self, name: str, keys: Iterable[str]) -> str | None:
-        """Return the key of the area or volume of a field's points, of those that samples have."""
+        """Return the key of the areas or volumes of a field's points; None if the samples have neither."""
         field, have = self.fields[name], set(keys)
         prefix = field.points.removesuffix("_points")
         known = [field.measure] if field.measure else [f"{prefix}_area", f"{prefix}_cell_volume"]
         return next((key for key in known if key in have), None)
 
     def channels(self, name: str) -> int:
-        """Components of an output as users have it: one of an angle, of which the model has cosine and sine."""
+        """Return an output's number of components in files: 1 for an angle, which the model has as cosine and sine."""
         return 1 if name in self.periods else self.components.get(name, 1)
 
     def case_labels(self, name: str) -> list[str]:
-        """Return what the components of an output of the case are called in tables."""
+        """Return the names, used in tables, of the components of an output of the case."""
         count, names = self.components[name], self.case_fields[name].component_names
         return [name] if count == 1 else [f"{name}_{component_name(channel, count, names)}" for channel in range(count)]
 
     def parts_of(self, name: str) -> dict[str, str]:
-        """The components of a field and the named parts of its set, by their keys in metrics, in words."""
+        """Return labels of a field's components and of the named parts of its set, by their keys in metrics."""
         field, count = self.fields[name], self.channels(name)
         keys = [component_name(channel, count, field.component_names) for channel in range(count if count > 1 else 0)]
-        keys = sorted(keys) if set(keys) == set("xyz") else keys  # The files' axes may lie in another order.
+        keys = sorted(keys) if set(keys) == set("xyz") else keys  # The files' axes may come in another order.
         words = {key: f"component {key}" if key.isdecimal() else f"{key} component" for key in keys}
         return words | {f"on {part}": f"on {part}" for part in self.parts.get(field.points.removesuffix("_points"), ())}
 
@@ -394,7 +394,7 @@ class FieldsTask(Task):
                 yield from scalar_metrics(label, field.unit)
 
     def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Return the split's metrics: the mean loss, errors of fields, measures of scalars (NaN: undefined)."""
+        """Return the split's metrics: the mean loss, errors of fields, measures of scalars (NaN if undefined)."""
         found = {name: float(np.mean(samples[name])) for name in ("loss",) if name in samples}
         for name in self.fields:
             for stem in (name, *(f"{name}/{part}" for part in self.parts_of(name))):
@@ -404,11 +404,11 @@ class FieldsTask(Task):
         return found
 
     def ranking(self, samples: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the first field's relative L2; the loss where a task derived from this does not measure it."""
+        """Return the first field's relative L2, or the loss if a derived task does not measure relative L2."""
         return samples.get(f"{next(iter(self.fields))}/relative_l2", super().ranking(samples))
 
     def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Return the names of the fields, what the measures of scalars refer to, and what the training split spans."""
+        """Return the names of the fields, facts about the scalars, and the ranges of the training split."""
         spans = {name: {**span, "unit": self.parameters[name].unit} for name, span in self.seen.parameters.items()}
         return {
             "fields": list(self.fields),
@@ -423,23 +423,23 @@ Described = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
 
 
 def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample: Sample) -> Described:
-    """Return fields, parameters and scalars: those of the configuration, else those that the data set names.
+    """Return the fields, parameters and scalars of the configuration, completed by the data set's description.
 
-    What an entry of the configuration leaves open is as the data set says. Where one has no `points`, it changes an
-    output that the data set names, and all others of the data set are predicted too.
+    Keys that an entry of the configuration does not set come from the data set. An entry without `points` changes an
+    output that the data set names; all other outputs of the data set are then predicted too.
 
-    given: those of the configuration; None where it leaves them to the data set.
-    about: what the data set says of itself: {"fields": {name: {points, unit, …}}, "outputs": {name: {unit}},
+    given: fields, parameters and scalars of the configuration; each None if the data set provides it.
+    about: the data set's description of itself: {"fields": {name: {points, unit, …}}, "outputs": {name: {unit}},
     "parameters": {name: {unit}}, "scalars": {name: settings}}.
-    sample: one of its samples, for what to write where neither says anything.
-    RequestError: neither the configuration nor the data set names a field, or one has no points.
+    sample: one sample of the data set, from which an error message suggests fields.
+    RequestError: neither the configuration nor the data set names a field, or a field has no points.
     """
     fields, parameters, scalars = given
     named = {**about.get("fields", {}), **{k: {**own, "points": CASE} for k, own in about.get("outputs", {}).items()}}
-    defaults = FieldConfig().model_dump()  # What an entry of the configuration has of these it leaves to the data set.
+    defaults = FieldConfig().model_dump()  # Values equal to these are treated as not set.
     changes = {name: {key: value for key, value in own.items() if value != defaults.get(key)}
                for name, own in (fields or {}).items()}  # fmt: skip
-    # Whether the configuration says alone what is predicted, so that nothing comes from the data set.
+    # If the configuration alone names the outputs, no outputs or scalars come from the data set.
     alone = fields is not None and all(own.get("points") for own in fields.values())
     fields = {} if alone else dict(named)
     for name, own in changes.items():
@@ -460,7 +460,7 @@ def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample
     if not fields:
         raise RequestError(
             "fields-unknown",
-            "neither the configuration nor the data set says which fields are predicted",
+            "neither the configuration nor the data set names the fields to predict",
             seen=f"task.fields=null, samples with {', '.join(sample)}",
             expected="each output under task.fields, with the points at which it is given",
             fix=" ".join(f"task.fields.{name}.points={points}" for name, points in _candidates(sample)[:3])
@@ -474,12 +474,12 @@ def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample
 
 
 def _known(own: Any, section: type[FieldConfig] | type[ParameterConfig]) -> dict[str, Any]:
-    """What a section has of what is said: a data set may say more of a field."""
+    """Return the entries that a section knows; a data set may give more about a field."""
     return {key: value for key, value in dict(own).items() if key in section.model_fields}
 
 
 def _candidates(sample: Sample) -> list[tuple[str, str]]:
-    """Keys that could be fields: with a row for each point of a set, and not what is known of a shape."""
+    """Return (key, points) of arrays that could be fields: a row per point, and no reserved key such as normals."""
     found = []
     for points in (key for key in sample if key.endswith("_points")):
         prefix = points.removesuffix("points")
@@ -493,7 +493,7 @@ def _candidates(sample: Sample) -> list[tuple[str, str]]:
 def check_keys(
     sample: Sample, outputs: Mapping[str, FieldConfig], inputs: Iterable[str], parameters: Iterable[str]
 ) -> None:
-    """Refuse a sample without a key that the task names. RequestError."""
+    """Raise RequestError if a sample lacks a key that the task names."""
     named: list[tuple[str, str, str]] = []
     for name, own in outputs.items():
         named.append((name, f"task.fields.{name}", f"~task.fields.{name}"))
@@ -512,12 +512,12 @@ def check_keys(
 
 
 def check_names(outputs: Iterable[str], scalars: Iterable[str]) -> None:
-    """Refuse two things whose metrics would have one name: fields, outputs of the case, coefficients. RequestError."""
+    """Raise RequestError if two fields, outputs of the case or coefficients would give metrics of the same name."""
     names = [*outputs, *scalars]
     for name in (name for name in names if names.count(name) > 1):
         raise RequestError(
             "metrics-share-a-name",
-            f"two of what is predicted are called {name}",
+            f"two predicted quantities are called {name}",
             seen=", ".join(names),
             expected="a name for each field, each output of the case and each of task.scalars",
             fix=f"task.scalars.{name}_of_the_fields={{…}}      (in place of task.scalars.{name})"
@@ -527,7 +527,7 @@ def check_names(outputs: Iterable[str], scalars: Iterable[str]) -> None:
 
 
 def check_columns(sample: Sample, fields: Mapping[str, FieldConfig], inputs: Iterable[str]) -> None:
-    """Refuse arrays with another number of rows than their points. RequestError."""
+    """Raise RequestError if an array does not have one row for each of its points."""
     rows = {name: field.points for name, field in fields.items()} | set_rows(sample, inputs)
     for key, points in rows.items():
         count = len(sample[points])
@@ -542,11 +542,11 @@ def check_columns(sample: Sample, fields: Mapping[str, FieldConfig], inputs: Ite
 
 
 def components_of(name: str, values: Tensor, field: FieldConfig) -> int:
-    """Return the components of an output, as its samples have them. RequestError: the configuration says otherwise."""
+    """Return the number of components of an output in its samples. RequestError: the configuration gives another."""
     of_points = field.points != CASE
     found = (values.shape[1] if values.ndim > 1 else 1) if of_points else values.numel()
     if field.components is not None and field.components != found:
-        raise RequestError("field-components", f"{name} has another number of components than task.fields says",
+        raise RequestError("field-components", f"{name} does not have the number of components that task.fields gives",
                            seen=f"{name} {tuple(values.shape)}, task.fields.{name}.components={field.components}",
                            expected=f"{found}", fix=f"task.fields.{name}.components={found}")  # fmt: skip
     return int(found)

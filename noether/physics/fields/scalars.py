@@ -1,4 +1,4 @@
-"""Single numbers of a case: force coefficients of its fields, how well numbers are predicted, and a loss of forces."""
+"""Scalars of a case: force coefficients integrated from its fields, measures of their error, and a loss of forces."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -21,17 +21,17 @@ Batch = Mapping[str, Tensor]
 
 
 def force_coefficient(fields: Batch, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    """Return ∮ (−p n + τ)·d dA / (q A_ref) for each sample, (B,); of a moment ∮ x × (−p n + τ)·d dA / (q A_ref L).
+    """Return ∮ (−p n + τ)·d dA / (q A_ref) for each sample, (B,); for a moment ∮ x × (−p n + τ)·d dA / (q A_ref L).
 
     fields: by name, pressure p (B, N) or (B, N, 1) and wall shear stress τ (B, N, 3) in Pa, as the air pulls on the
-    wall; without τ where the scalar has pressure alone.
-    batch: points and outward normals (B, N, 3), areas (B, N) in m², 0 where a point is padding.
+    wall; without τ if the scalar uses pressure alone.
+    batch: points and outward normals (B, N, 3) and areas (B, N) in m², 0 at padding.
     """
     return _force(fields, batch, scalar) / _reference(batch, scalar)
 
 
 def mean_force(fields: Batch, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    """Return the force or moment (B,) per area of the points and dynamic pressure; arguments as above."""
+    """Return the force or moment (B,) divided by the points' area and dynamic pressure; arguments as above."""
     area = batch[scalar.areas].double().sum(dim=1)
     return _force(fields, batch, scalar) / (_dynamic_pressure(batch, scalar) * area)
 
@@ -47,7 +47,7 @@ def _force(fields: Batch, batch: Batch, scalar: ForceCoefficientConfig) -> Tenso
 
 
 def true_coefficient(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    """Return the true coefficient (B,) that the samples give: as such, or as a force or moment (B, 3)."""
+    """Return the true coefficient (B,), which samples give directly or as a force or moment (B, 3)."""
     assert scalar.truth is not None
     truth = batch[scalar.truth].double()
     if truth.ndim == 2 and truth.shape[1] == 3:
@@ -58,7 +58,7 @@ def true_coefficient(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
 def _along(vectors: Tensor, scalar: ForceCoefficientConfig) -> Tensor:
     """Return the component of vectors (…, 3) in the scalar's direction, (…,).
 
-    By Python's numbers: a tensor made of them would be copied to a GPU for each batch, and waited for.
+    The direction stays Python numbers: as a tensor, it would be copied to the GPU, synchronously, for each batch.
     """
     x, y, z = vectors.unbind(-1)
     return x * scalar.direction[0] + y * scalar.direction[1] + z * scalar.direction[2]
@@ -72,23 +72,23 @@ def _reference(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
 def _dynamic_pressure(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor | float:
     if not isinstance(scalar.dynamic_pressure, str):
         return scalar.dynamic_pressure
-    assert scalar.density is not None  # of each case's own speed
+    assert scalar.density is not None  # The settings require it for a speed of each case.
     return 0.5 * scalar.density * batch[scalar.dynamic_pressure].double().reshape(-1).square()
 
 
 Scalars = Mapping[str, ForceCoefficientConfig]
 PHYSICAL = "physical_"
-"""Before the keys of a prepared batch that are as in the samples: areas, normals, and speeds, which inputs scale."""
+"""Prefix, in a prepared batch, of unscaled arrays of the samples: points, areas, normals, and speeds."""
 
 
 class ForceLoss:
     """The squared error of each force or moment, in standard deviations of the training split, times a weight.
 
-    Errors of the field at single points do not tell a wrong drag from a right one: it is a small difference of large
-    pressures. The mean force per area and dynamic pressure is the same, apart from chance, however many points are
-    drawn, so that a draw estimates the error of the whole surface.
+    Small field errors do not guarantee a small drag error, because drag is a small difference of large pressures. The
+    expected mean force per area and dynamic pressure does not depend on the number of points drawn, so a draw
+    estimates the error of the whole surface.
 
-    weight: of each force beside a field's weight of 1; 0: there is no such term.
+    weight: weight of each force, relative to a field's default of 1; 0: no such term.
     """
 
     def __init__(self, weight: float) -> None:
@@ -97,38 +97,38 @@ class ForceLoss:
         self._moments: dict[str, Moments] = {}
 
     def check(self, scalars: Scalars, keys: Iterable[str]) -> None:
-        """Refuse a weight where the samples do not give what the forces are integrated with."""
+        """Raise RequestError if the weight is not 0, but there are no forces or samples lack arrays for them."""
         have = set(keys)
         absent = sorted({key for scalar in scalars.values() for key in scalar.needed_keys() if key not in have})
         if self.weight and (absent or not scalars):
             raise RequestError(
                 "forces-not-known",
-                "the loss cannot weigh forces of this data set",
+                "the loss cannot include forces for this data set",
                 seen=f"samples without {', '.join(absent)}" if absent else "no force coefficient",
-                expected="task.scalars with the keys that they name, or cases whose map has forces and axes",
+                expected="task.scalars and samples with the keys it names, or cases whose map has forces and axes",
                 fix="task.force_weight=0",
             )
 
     def add(self, sample: Mapping[str, Tensor], scalars: Scalars) -> None:
-        """Take one training sample."""
+        """Add one training sample to the statistics."""
         for name, scalar in scalars.items() if self.weight else ():
             one = {key: sample[key][None] for key in (*scalar.needed_keys(), *scalar.fields)}
             value = mean_force(one, one, scalar)
             self._moments.setdefault(name, Moments(1)).add(value.numpy().reshape(1, 1))
 
     def fit(self) -> None:
-        """Take the standard deviations of what was added. A force that is the same in every sample has no term."""
+        """Compute the standard deviations over the samples added. A force that is the same in all gets no term."""
         self.deviation = {name: float(own.deviation[0]) for name, own in self._moments.items()}
         self.deviation = {name: value for name, value in self.deviation.items() if value > 1e-12}
         self._moments = {}
 
     def kept(self, batch: Mapping[str, Tensor], scalars: Scalars) -> dict[str, Tensor]:
-        """Return what a prepared batch keeps of the samples for `errors`."""
+        """Return the unscaled arrays that a prepared batch keeps for `errors`."""
         needed = {key for name in self.deviation for key in scalars[name].needed_keys()}
         return {PHYSICAL + key: batch[key] for key in needed if key in batch}
 
     def errors(self, differences: Mapping[str, Tensor], prepared: Mapping[str, Tensor], scalars: Scalars) -> Tensor:
-        """Return the term for each sample, (B,), from the fields' errors (B, N, C) in physical units."""
+        """Return the loss term of each sample, (B,), from the fields' errors (B, N, C) in physical units."""
         batch = {key.removeprefix(PHYSICAL): value for key, value in prepared.items() if key.startswith(PHYSICAL)}
         terms = [
             (mean_force(differences, batch, scalars[name]) / deviation).square()
@@ -145,24 +145,24 @@ MEASURES = {
     "floor_r2": Metric("floor_r2", label="R² of the true field", score=True),
     "floor_mae": Metric("floor_mae", label="mean error of the true field"),
 }
-"""What is computed of a number; a unit is that of the number."""
+"""The measures of how well a scalar is predicted; errors have the scalar's unit."""
 UNDEFINED = ("r2", "spearman", "mae", "max")
-"""The measures that are there, without a value, of a number that is not known of every sample."""
+"""The measures listed without a value if a scalar is not known for every sample."""
 
 
 def scalar_metrics(name: str, unit: str) -> Iterator[Metric]:
-    """Yield the metrics of a number in a unit."""
+    """Yield the metrics of a scalar with the given unit."""
     for key, measure in MEASURES.items():
         own = unit if key in ("mae", "max", "floor_mae") else ""
         yield replace(measure, name=f"{name}/{key}", unit=own, of=name, measure=key)
 
 
 Measures = dict[str, float | None]
-"""Of one number, by the keys of MEASURES; None: undefined."""
+"""The measures of one scalar, by the keys of MEASURES; None if undefined."""
 
 
 def measure_scalars(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, tuple[Measures, str]]:
-    """Return {scalar or output of the case: its measures, why some are undefined}, from the values of every sample."""
+    """Return, from all samples, the measures of each scalar and output of the case, and why some are undefined."""
     labels = (label for name in task.case_fields for label in task.case_labels(name))
     found: dict[str, tuple[Measures, str]] = {}
     for name in (*task.scalars, *labels):
@@ -177,7 +177,7 @@ def measure_scalars(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> di
 
 
 def scalar_facts(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """Return what the measures of a split refer to, by scalar or output: why one is undefined, the air."""
+    """Return facts about the measures of each scalar or output: why some are undefined, the air, the area."""
     facts: dict[str, dict[str, Any]] = {}
     for name, (_, note) in measure_scalars(task, samples).items():
         facts[name] = {"note": note} if note else {}
@@ -188,7 +188,7 @@ def scalar_facts(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[
 
 
 def reference_facts(scalar: ForceCoefficientConfig, area: str) -> dict[str, Any]:
-    """Return what a force coefficient is made with; `area` says which reference area it is."""
+    """Return the values that define a force coefficient; `area` describes its reference area."""
     return {
         "dynamic_pressure": scalar.dynamic_pressure,
         "density": scalar.density,
@@ -202,13 +202,13 @@ def reference_facts(scalar: ForceCoefficientConfig, area: str) -> dict[str, Any]
 def measure_scalar(
     prediction: np.ndarray, truth: np.ndarray, integral_of_truth: np.ndarray | None
 ) -> tuple[Measures, str]:
-    """Measure how well a number is predicted over the samples of a split.
+    """Measure how well a scalar is predicted over the samples of a split.
 
-    prediction, truth: (S,) the number of the predicted fields, and its true value.
-    integral_of_truth: (S,) the same integral over the true field: what no model can beat with these points; None where
-    the truth is that integral, so that nothing is known of its error.
-    Returned are r2, spearman, mae and max of the error, floor_r2 and floor_mae (of the true field's integral); and why
-    some are undefined, which then are None, "" where none is.
+    prediction, truth: (S,), the scalar of the predicted fields, and its true value.
+    integral_of_truth: (S,), the same integral over the true field, which no model can beat with these points; None if
+    the truth is that integral, so that its error is unknown.
+    Returned are r2, spearman, mae and max of the error, floor_r2 and floor_mae (for the true field's integral), each
+    None if undefined; and the reason why some are undefined, "" if all are defined.
     """
     if lost := int((~np.isfinite(prediction)).sum()):
         note = f"it is undefined: the prediction is not a number for {lost} of {len(prediction)} samples"
@@ -231,28 +231,28 @@ def measure_scalar(
 
 
 def varies(values: np.ndarray, error: np.ndarray | float = 0.0) -> bool:
-    """Whether values (S,) differ by more than rounding, of them or of what the error (S,) is made of, so that they can
-    be ranked: the lift of bodies without any is what arithmetic leaves of 0."""
+    """Return whether values (S,) differ by more than rounding errors, relative to the values and to `error` (S,)."""
+    # The lift of bodies without lift, for example, is only rounding error and cannot be ranked.
     least = 1e-20 * (values**2).sum() + 1e-12 * np.square(error).sum()
     return float(((values - values.mean()) ** 2).sum()) > float(least)
 
 
 def r_squared(prediction: np.ndarray, truth: np.ndarray) -> float | None:
-    """Return the coefficient of determination, 1 − Σ(y − ŷ)² / Σ(y − ȳ)²; None where the truth does not vary."""
+    """Return the coefficient of determination, 1 − Σ(y − ŷ)² / Σ(y − ȳ)²; None if the truth does not vary."""
     if not varies(truth, truth - prediction):
         return None
     return 1.0 - float(((truth - prediction) ** 2).sum()) / float(((truth - truth.mean()) ** 2).sum())
 
 
 def spearman(prediction: np.ndarray, truth: np.ndarray) -> float | None:
-    """Return Spearman's rank correlation; None where either side does not vary."""
+    """Return Spearman's rank correlation; None if the prediction or the truth does not vary."""
     if not varies(truth) or not varies(prediction):
         return None
     return float(np.corrcoef(_ranks(prediction), _ranks(truth))[0, 1])
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Return the rank of each value (S,), equal ones sharing their mean rank; scipy.stats takes 0.4 s to import."""
+    """Return the rank of each value (S,), the mean rank for ties; importing scipy.stats would take 0.4 s."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     mean_rank: np.ndarray = np.cumsum(count) - (count - 1) / 2
     return mean_rank[place]

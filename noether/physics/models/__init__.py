@@ -1,1 +1,1 @@
-"""Models of points: UPT, AB-UPT, Transformer, Transolver, MLP."""
+"""Models that predict fields at points: UPT, AB-UPT, Transformer, Transolver, MLP."""

@@ -1,7 +1,7 @@
-"""AB-UPT: the anchors of each set of points exchange what they know, and any number of queries read them.
+"""AB-UPT: the anchors of each set of points exchange information, and any number of queries read the anchors.
 
-Anchored-Branched Universal Physics Transformer, Alkin et al. 2025 (arXiv 2502.09692). Read top to bottom:
-`attend` takes the anchors through geometry, physics and their own branch, `decode` takes queries along.
+Anchored-Branched Universal Physics Transformer, Alkin et al. 2025 (arXiv 2502.09692). Read from top to bottom:
+`attend` passes the anchors through geometry, physics and branch blocks; `decode` passes queries through them.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ BySet = dict[str, KeysValues]
 
 @dataclass(frozen=True)
 class Attended:
-    """What queries read: the geometry, then block by block the keys and values of anchors, by the reading set."""
+    """The keys and values that queries read: the geometry's, and for each block the anchors', by the reading set."""
 
     geometry: KeysValues
     physics: list[BySet]
@@ -42,14 +42,14 @@ class ABUPT(AnchoredModel, GeometryModel):
     """Predict fields at points, and outputs of the case, from geometry and anchors.
 
     Keys and values come from anchors alone and queries are never attended to, so each query's prediction is independent
-    of the other queries. A query at an anchor's place is predicted as the anchor is. Without `anchor_…` entries in the
-    batch, all points are anchors. At the defaults 7,007,236 parameters.
+    of the other queries. A query at an anchor's place gets the anchor's prediction. Without `anchor_…` entries in the
+    batch, all points are anchors. With the defaults, the model has 7,007,236 parameters.
 
-    dim, heads, layout: as of PointModel, for RoPE on three axes; supernodes, radius, max_neighbours: as of Pooling.
-    geometry_depth: transformer blocks among the supernodes.
-    physics_depth: pairs of blocks whose weights all sets share: among a set's own anchors, then from the other sets
-    (where there is no other, its own again). One more among the own follows.
-    branch_depth: blocks that each set has for itself.
+    dim, heads, layout: as for PointModel, for RoPE on three axes; supernodes, radius, max_neighbours: as for Pooling.
+    geometry_depth: number of transformer blocks among the supernodes.
+    physics_depth: pairs of blocks shared by all sets. The first of a pair attends to a set's own anchors, the second to
+    the other sets' anchors (its own if it is the only set). One more block of the first kind follows.
+    branch_depth: number of blocks with separate weights for each set.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class ABUPT(AnchoredModel, GeometryModel):
         self._initialise()
 
     def attend(self, context: Batch) -> tuple[Latent, Batch]:
-        """What queries read, and the fields at the anchors themselves.
+        """Return the latent that queries read, and the fields at the anchors themselves.
 
         context: `geometry_points` (B, Ng, 3), and the anchors of every set of the layout, such as `surface_points` (B,
-        As, 3) and `volume_points` (B, Av, 3), each with its mask where some are padding.
-        ValueError: one of them is absent, or there are fewer geometry points than supernodes.
+        As, 3) and `volume_points` (B, Av, 3), each with its mask if some are padding.
+        ValueError: one of these entries is missing, or there are fewer geometry points than supernodes.
         """
         if absent := [name for name in ("geometry_points", *self.layout.outputs) if name not in context]:
             raise ValueError(
@@ -113,7 +113,7 @@ class ABUPT(AnchoredModel, GeometryModel):
         return Latent(Attended(geometry, physics, branch), condition, pooled), self._fields(tokens)
 
     def decode(self, latent: Latent, queries: Batch) -> Batch:
-        """The fields at each set of the layout that `queries` has, (B, N, 3) points each, from the latent."""
+        """Return the fields at the points (B, N, 3) of each set of the layout in `queries`, from the latent."""
         read: Attended = latent.read
         tokens, tables = self._tokens(queries, read.geometry, latent.condition)
         for name, x in tokens.items():
@@ -125,7 +125,7 @@ class ABUPT(AnchoredModel, GeometryModel):
         return self._fields(tokens)
 
     def _tokens(self, batch: Batch, geometry: KeysValues, condition: Tensor | None) -> tuple[Batch, Batch]:
-        """Each set's tokens once they have read the geometry, and their rotary tables."""
+        """Return each set's tokens after they have read the geometry, and their rotary tables."""
         tokens, tables = {}, {}
         for name in present(batch, self.layout):
             own, tables[name] = self._set_tokens(batch, name, self.point_mlp[name])
@@ -140,7 +140,7 @@ class ABUPT(AnchoredModel, GeometryModel):
 
 
 def _of_others(made: BySet, name: str) -> KeysValues:
-    """The keys and values of all sets but one; of that one where there is no other."""
+    """Return the keys and values of all sets except `name`, or of `name` if it is the only set."""
     others = [keys_values for other, keys_values in made.items() if other != name] or [made[name]]
     if len(others) == 1:
         return others[0]

@@ -1,7 +1,7 @@
-"""A point-wise MLP whose layers the case scales and shifts: the small model, for tens to hundreds of cases.
+"""A point-wise MLP whose layers are scaled and shifted by the case: the small model, for tens to hundreds of cases.
 
-A neural field conditioned by FiLM (Perez et al. 2018, arXiv 1709.07871) on what differs between cases. It has no
-attention, so an update costs little, and a few hundred points of many cases are enough for one.
+It is a neural field conditioned by FiLM (Perez et al. 2018, arXiv 1709.07871) on the case's parameters or shape. It has
+no attention, so an update is cheap and needs only a few hundred points of many cases.
 """
 
 import torch
@@ -11,21 +11,21 @@ from noether.core.data.layout import CAR_FLOW, Layout
 from noether.physics.models.points import Batch, Latent, PointModel, mean_token, present
 
 HALF_DOMAIN = 500.0
-"""Positions arrive scaled to 0..1000; the network reads them as -1..1."""
+"""Half the domain's length: positions arrive scaled to 0..1000, and the network reads them as -1..1."""
 
 
 class PointwiseMLP(PointModel):
     """Predict fields at points, each from its own position, and outputs of the case.
 
-    dim, depth: channels and number of the hidden layers; layout: as of PointModel.
-    case_dim: channels of what scales and shifts the layers: few, so that tens of cases are not learned by heart.
-    octaves: how many sines and cosines of a coordinate the first layer reads beside it: half a wave over the domain,
-    and each half as long as the one before.
-    shape: whether the points of the geometry are read too, each by two layers and then averaged (as PointNet, Qi et al.
-    2017, arXiv 1612.00593, pools them). None: only where cases have no parameters to tell them apart.
+    dim, depth: channels and number of the hidden layers; layout: as for PointModel.
+    case_dim: channels of the embedding that scales and shifts the layers; few, so that tens of cases are not memorised.
+    octaves: number of sine-cosine pairs of each coordinate that the first layer reads besides the coordinate. The
+    first is half a wave over the domain; each further one has half the wavelength of the one before.
+    shape: whether to read the geometry's points too, each by two layers, then averaged (as in PointNet, Qi et al.
+    2017, arXiv 1612.00593). None: only if cases have no parameters to distinguish them.
     """
 
-    points_per_update = 64  # Of many cases: more points of one case say little that is new.
+    points_per_update = 64  # From many cases: more points of one case add little information.
     geometry_points = 512
 
     def __init__(
@@ -39,7 +39,7 @@ class PointwiseMLP(PointModel):
         layout: Layout = CAR_FLOW,
     ) -> None:
         super().__init__(layout, dim, 1, rotary=False, depth=depth, case_dim=case_dim)
-        if layout.case_outputs:  # Without a norm, which hides how far a case's parameters are from the usual ones.
+        if layout.case_outputs:  # Without a norm, which would hide how unusual a case's parameters are.
             self.case_head = nn.Sequential(nn.Linear(dim, sum(layout.case_outputs.values())))
         self.octaves = octaves
         read = 3 * (1 + 2 * octaves)
@@ -53,20 +53,20 @@ class PointwiseMLP(PointModel):
         self.case = nn.Sequential(nn.Linear(known, case_dim), nn.GELU(), nn.Linear(case_dim, case_dim), nn.GELU())
         self.modulations = nn.ModuleList(nn.Linear(case_dim, 2 * dim) for _ in range(depth))
         for parameter in self.modulations.parameters():
-            nn.init.zeros_(parameter)  # At first every layer is as if no case changed it.
+            nn.init.zeros_(parameter)  # Initially the case does not scale or shift any layer.
         self.head = nn.Linear(dim, sum(layout.width(points) for points in layout.outputs)) if layout.outputs else None
 
     @classmethod
     def needs(cls, layout: Layout) -> tuple[str, ...]:
-        """The points that show the shape, where cases have no parameters."""
+        """Return the key of the points that show the shape, if cases have no parameters."""
         return () if layout.parameters else ("geometry_points",)
 
     def encode(self, batch: Batch) -> Latent:
-        """What tells the case from others.
+        """Return the latent of a case, made of its parameters and shape.
 
-        batch: the layout's parameters; where the shape is read, `geometry_points` (B, Ng, 3), and `geometry_mask` (B,
-        Ng) where some are padding.
-        ValueError: what the model reads is not in the batch.
+        batch: the layout's parameters; if the shape is read, `geometry_points` (B, Ng, 3) and, if some are padding,
+        `geometry_mask` (B, Ng).
+        ValueError: an input of the model is not in the batch.
         """
         known, pooled = [], []
         if self.parameter_embedding is not None:
@@ -81,7 +81,7 @@ class PointwiseMLP(PointModel):
         return Latent(torch.cat(known, dim=-1).unsqueeze(1), None, torch.stack(pooled).sum(dim=0))
 
     def decode(self, latent: Latent, queries: Batch) -> Batch:
-        """The fields at each set of the layout that `queries` has, (B, N, 3) points each."""
+        """Return the fields at the points (B, N, 3) of each set of the layout in `queries`."""
         assert self.head is not None, "a layout without fields has nothing to decode"
         tokens = {
             points: self._with_features(queries, points, self.embedding[points](self._waves(queries[points])))
@@ -96,7 +96,7 @@ class PointwiseMLP(PointModel):
         return self._by_shared_layers(self._in_parameter_precision(x), sizes, self.head)
 
     def _waves(self, points: Tensor) -> Tensor:
-        """Coordinates (..., 3) as -1..1, and their sines and cosines: (..., 3 · (1 + 2 · octaves))."""
+        """Return coordinates (..., 3) as -1..1 with their sines and cosines: (..., 3 · (1 + 2 · octaves))."""
         x = self._in_position_precision(points) / HALF_DOMAIN - 1
         octaves = torch.arange(self.octaves, device=x.device, dtype=x.dtype)
         phases = (x.unsqueeze(-1) * (torch.pi / 2 * 2**octaves)).flatten(-2)

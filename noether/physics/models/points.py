@@ -1,4 +1,4 @@
-"""The base classes of models of fields: a latent computed once, and predictions at any number of query points."""
+"""Base classes of models of fields: a latent is computed once and read by any number of query points."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ Batch = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Latent:
-    """What queries are answered from.
+    """The encoding of a case from which predictions are made.
 
-    read: what the model's own `decode` attends to.
-    condition: (B, 1, dim), the embedding of the case's parameters; None for models that read none.
-    pooled: (B, dim), the mean of the tokens: what outputs of the whole case are made of.
+    read: the data that the model's `decode` attends to.
+    condition: (B, 1, dim), the embedding of the case's parameters; None if the model reads no parameters.
+    pooled: (B, dim), the mean of the tokens, from which outputs of the whole case are predicted.
     """
 
     read: Any
@@ -35,27 +35,27 @@ class Latent:
 
 
 class PointModel(nn.Module):
-    """Predicts the fields of its layout at query points, and outputs of the whole case.
+    """A model that predicts the fields of its layout at query points, and outputs of the whole case.
 
     `encode` computes a latent, and `decode` predicts at queries from it. Each prediction is independent of the other
     queries, so that queries can come in any order and in chunks of any size. Positions arrive scaled isotropically to
-    about 0..1000. A batch may hold samples of differing numbers of points, padded: `<set>_mask` (B, N) is True where a
-    point is real, and absent where all are. Predictions at padding mean nothing.
+    about 0..1000. Samples with different numbers of points are padded to form a batch: `<set>_mask` (B, N) is True for
+    real points, and absent if all points are real. Predictions at padding are meaningless.
 
-    layout: the fields, features, parameters and outputs of a case; for what it has none of, no weights are made, so
-    that the published models keep their sizes.
+    layout: the fields, features, parameters and outputs of a case. Weights are made only for entries that the layout
+    has, so that the published models keep their sizes.
     dim: channels of a token.
-    heads: attention heads; must divide `dim`.
-    rotary: whether rotary positions turn the channels of a head, which then must be even and at least 6.
-    counts: whatever else must be at least 1 (depths, slices, …), by the option's name; None is no limit.
-    RequestError: options that do not fit each other, or a layout that the model cannot serve, with the line to change.
-    A run's configuration has been through the same rules before.
+    heads: number of attention heads; must divide `dim`.
+    rotary: whether rotary positions rotate a head's channels, whose number must then be even and at least 6.
+    counts: the other options that must be at least 1 (depths, slices, …), by name; None is allowed too.
+    RequestError, naming the setting to change: the options do not fit each other, or the model cannot serve the layout.
+    A run's configuration has already been checked by the same rules.
     """
 
     reads_masks = True
-    """Tells whoever makes batches that padded ones are understood."""
+    """True: the model accepts padded batches."""
     points_per_update = 4096
-    """Points of each set of a case that an update draws where no setting says so."""
+    """Default number of points that an update draws from each set of a case."""
 
     def __init__(self, layout: Layout, dim: int, heads: int, *, rotary: bool = True, **counts: int | None) -> None:
         for name, value in {"dim": dim, "heads": heads, **counts}.items():
@@ -74,34 +74,34 @@ class PointModel(nn.Module):
 
     @classmethod
     def needs(cls, layout: Layout) -> tuple[str, ...]:
-        """Return the keys that every sample must have for this model, beside the layout's own."""
+        """Return the keys that every sample must have for this model, besides the layout's keys."""
         return ()
 
     @classmethod
     def check_layout(cls, layout: Layout) -> None:
-        """Refuse a layout that this model cannot serve. RequestError; default: every layout is served."""
+        """Raise RequestError if this model cannot serve a layout. Default: every layout is accepted."""
 
     def encode(self, batch: Batch) -> Latent:
-        """What queries read, from a prepared batch."""
+        """Return the latent that queries read, from a prepared batch."""
         raise NotImplementedError
 
     def decode(self, latent: Latent, queries: Batch) -> Batch:
-        """The fields at the query points of `queries`, from what `encode` returned."""
+        """Return the fields at the query points of `queries`, from the latent that `encode` returned."""
         raise NotImplementedError
 
     def forward(self, batch: Batch) -> Batch:
         """Predict the fields at the query points, and the outputs of the case.
 
-        Each field (B, N, C) of the sets of points that the batch has, each output of the case (B, C), in whatever unit
-        the targets are given in, normally standardised.
-        ValueError: what the model needs is not in the batch.
+        Return each field (B, N, C) of the sets of points in the batch and each output of the case (B, C), in the unit
+        of the targets, which are normally standardised.
+        ValueError: an input of the model is not in the batch.
         """
         latent = self.encode(batch)
         fields = self.decode(latent, batch) if self.layout.outputs else {}
         return {**fields, **self.case_outputs(latent)}
 
     def forward_in_chunks(self, batch: Batch, chunk_size: int) -> Batch:
-        """`forward` with at most `chunk_size` queries at a time, to bound memory; the result is the same."""
+        """Run `forward` with at most `chunk_size` queries at a time, to bound memory; the result is the same."""
         latent = self.encode(batch)
         decode = partial(checkpoint, self.decode, use_reentrant=False) if torch.is_grad_enabled() else self.decode
         parts: dict[str, list[Tensor]] = {}
@@ -112,16 +112,16 @@ class PointModel(nn.Module):
         return {name: torch.cat(values, dim=1) for name, values in parts.items()} | self.case_outputs(latent)
 
     def case_outputs(self, latent: Latent) -> Batch:
-        """The outputs of the whole case, each (B, C), from the pooled latent; nothing where the layout has none."""
+        """Return the outputs of the whole case, each (B, C), from the pooled latent; {} if the layout has none."""
         if self.case_head is None:
             return {}
         pooled = self._in_parameter_precision(latent.pooled)
         return split_channels(in_full_precision(pooled, self.case_head), self.layout.case_outputs)
 
     def _by_shared_layers(self, x: Tensor, sizes: Mapping[str, int], *layers: nn.Module) -> Batch:
-        """The fields at the points of several sets, (B, N, dim) one set after the other, by layers that all share.
+        """Return the fields at several sets' points from their concatenated tokens (B, N, dim), by shared layers.
 
-        The last has the channels of every field of every set, one after the other, in the order of the layout.
+        The last layer's channels are those of every field of every set, concatenated in the order of the layout.
         """
         predictions: Batch = {}
         widths = {points: self.layout.width(points) for points in self.layout.outputs}
@@ -132,14 +132,14 @@ class PointModel(nn.Module):
 
     @property
     def conditioned(self) -> bool:
-        """Whether the blocks are given the parameters of a case."""
+        """Return whether the blocks are conditioned on the parameters of a case."""
         return bool(self.layout.parameters)
 
     def _condition(self, batch: Batch) -> Tensor | None:
         return None if self.parameter_embedding is None else self.parameter_embedding(batch)
 
     def _with_features(self, batch: Batch, points: str, embedded: Tensor) -> Tensor:
-        """Add the embedding of a set's further inputs, each (B, N) or (B, N, C), to that of its positions."""
+        """Add the embedding of a set's further inputs, each (B, N) or (B, N, C), to the embedding of its positions."""
         if points not in self.features:
             return embedded
         keys = self.layout.features[points]
@@ -152,13 +152,13 @@ class PointModel(nn.Module):
         return out
 
     def _set_tokens(self, batch: Batch, points: str, mlp: nn.Module) -> tuple[Tensor, Tensor]:
-        """A set's tokens (B, N, dim), of its positions by an MLP and of its further inputs, and their rotary table."""
+        """Return a set's tokens (B, N, dim), made of positions and further inputs by `mlp`, and their rotary table."""
         positions = self._in_position_precision(batch[points])
         tokens = mlp(self._with_features(batch, points, self._embed(positions)))
         return self._in_parameter_precision(tokens), rotary_table(positions, self.head_dim)
 
     def _sequence(self, batch: Batch, mlps: nn.ModuleDict) -> tuple[Tensor, Tensor, dict[str, int]]:
-        """The points of all sets as one sequence: tokens, rotary table, and how many are of which set."""
+        """Return the points of all sets as one sequence: tokens, rotary table, and the number of points per set."""
         sets = {points: self._set_tokens(batch, points, mlps[points]) for points in present(batch, self.layout)}
         tokens, tables = (torch.cat(parts, dim=1) for parts in zip(*sets.values(), strict=True))
         return tokens, tables, {points: own.shape[1] for points, (own, _) in sets.items()}
@@ -167,12 +167,12 @@ class PointModel(nn.Module):
         return sincos_embedding(points, self.dim).to(self._dtype)
 
     def _in_position_precision(self, points: Tensor) -> Tensor:
-        # At least float32, which positions of 0..1000 need; float64 in a float64 model, so that all of it is.
+        # At least float32, which positions of 0..1000 need; float64 in a float64 model.
         return points.to(torch.promote_types(self._dtype, torch.float32))
 
     def _in_parameter_precision(self, tokens: Tensor) -> Tensor:
-        # Under autocast a Linear returns bfloat16; summed up over 24 blocks, its 8 bits would lose the
-        # small updates. The residual stream stays in the parameters' precision, the matrix products do not.
+        # Under autocast a Linear returns bfloat16, whose 8 bits would lose small updates in a sum over 24 blocks.
+        # Therefore the residual stream stays in the parameters' precision; the matrix products do not.
         return tokens.to(self._dtype)
 
     @property
@@ -181,38 +181,38 @@ class PointModel(nn.Module):
 
 
 class AnchoredModel(PointModel):
-    """A model whose points attend to points: to the batch's anchors, or where it has none to each other.
+    """A model whose points attend to the batch's anchors or, if there are none, to each other.
 
-    A batch's anchors of a set (`anchor_surface_points` and what else begins so) stand for that set; without
-    them all its points do. Evaluation gives as many anchors as training has points, so that attention is
-    over as many of them as the weights have learned with, however many points are asked for.
+    A set's anchors are the batch's entries `anchor_<set>_…`, such as `anchor_surface_points`; without them, all points
+    of the set are anchors. Evaluation gives as many anchors as training has points, so that attention is over as many
+    points as in training, however many points are predicted.
     """
 
     @classmethod
     def check_layout(cls, layout: Layout) -> None:
-        """Refuse a layout without a set of points: there would be nothing to attend to."""
+        """Raise RequestError if a layout has no set of points: there would be nothing to attend to."""
         if not layout.outputs:
             raise RequestError(
                 "no-points-to-attend",
-                f"{cls.__name__} attends among points at which fields are predicted, and there are none",
+                f"{cls.__name__} attends among the points at which fields are predicted, but there are none",
                 seen=f"task.fields of the whole case only: {', '.join(layout.case_outputs)}",
                 expected="a field at surface_points or volume_points, or a model that reads the geometry alone",
                 fix="model=upt",
             )
 
     def attend(self, context: Batch) -> tuple[Latent, Batch]:
-        """The latent, and the fields at the points of `context` themselves, which attend to each other."""
+        """Return the latent, and the fields at the points of `context` themselves, which attend to each other."""
         raise NotImplementedError
 
     def encode(self, batch: Batch) -> Latent:
-        """What queries read: made from the anchors where the batch has them, else from all of its points."""
+        """Return the latent that queries read, made from the batch's anchors or, for sets without any, all points."""
         anchors = {key.removeprefix(ANCHOR): value for key, value in batch.items() if key.startswith(ANCHOR)}
         replaced = tuple(key.removesuffix("points") for key in anchors if key in self.layout.outputs)
         kept = {key: value for key, value in batch.items() if not key.startswith((ANCHOR, *replaced))}
         return self.attend({**kept, **anchors})[0]
 
     def forward(self, batch: Batch) -> Batch:
-        """As `PointModel.forward`; where all points are context, one pass makes and answers."""
+        """Predict as `PointModel.forward` does; without anchors, a single pass encodes and predicts."""
         if any(key.startswith(ANCHOR) for key in batch):
             return super().forward(batch)
         latent, fields = self.attend(batch)
@@ -220,24 +220,24 @@ class AnchoredModel(PointModel):
 
 
 class SequenceModel(AnchoredModel):
-    """A model whose sets of points go as one sequence through blocks, and through one head for all fields.
+    """A model that passes all sets of points as one sequence through blocks, and through one head for all fields.
 
-    The blocks have `with_keys_values` and `read`, as TransformerBlock has them.
+    The blocks have `with_keys_values` and `read` as in TransformerBlock.
     """
 
     def _build(self, blocks: Iterable[nn.Module]) -> None:
-        """Make what follows a model's own embedding of points; draw all first weights."""
+        """Make the layers after the model's embedding of points, and initialise all weights."""
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(self.dim)
         self.head = nn.Linear(self.dim, sum(self.layout.width(points) for points in self.layout.outputs))
         self.apply(initialise_linear)
 
     def _tokens(self, batch: Batch) -> tuple[Tensor, Tensor | None, dict[str, int]]:
-        """The points (B, N, dim) of all sets, their rotary table if positions turn keys, how many are of which set."""
+        """Return tokens (B, N, dim) of all sets, their rotary table (None without RoPE), and the points per set."""
         raise NotImplementedError
 
     def attend(self, context: Batch) -> tuple[Latent, Batch]:
-        """What queries read of each block, and the fields at the points of `context` themselves."""
+        """Return the latent with each block's keys and values, and the fields at the points of `context` themselves."""
         x, table, sizes = self._tokens(context)
         mask = joined_masks([mask_of(context, points) for points in sizes], list(sizes.values()))
         condition, read = self._condition(context), []
@@ -247,7 +247,7 @@ class SequenceModel(AnchoredModel):
         return Latent(read, condition, mean_token(x, mask)), self._by_shared_layers(x, sizes, self.norm, self.head)
 
     def decode(self, latent: Latent, queries: Batch) -> Batch:
-        """The fields at each set of the layout that `queries` has, (B, N, 3) points each, from the latent."""
+        """Return the fields at the points (B, N, 3) of each set of the layout in `queries`, from the latent."""
         x, table, sizes = self._tokens(queries)
         for block, attended_to in zip(blocks_of(self.blocks), latent.read, strict=True):
             x = block.read(x, attended_to, table, latent.condition)
@@ -255,7 +255,7 @@ class SequenceModel(AnchoredModel):
 
 
 def present(batch: Batch, layout: Layout) -> list[str]:
-    """The query sets of a layout that a batch has. ValueError: it has none."""
+    """Return the query sets of a layout that a batch has. ValueError: it has none of them."""
     names = [points for points in layout.outputs if points in batch]
     if not names:
         raise ValueError(f"nothing to predict: expected any of {list(layout.outputs)}, got {sorted(batch)}")
@@ -263,7 +263,7 @@ def present(batch: Batch, layout: Layout) -> list[str]:
 
 
 def joined_masks(masks: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor | None:
-    """The masks (…, N) of several sets of points, one after the other; None where no set has padding."""
+    """Return the masks (…, N) of several sets of points, concatenated; None if no set has padding."""
     like = next((mask for mask in masks if mask is not None), None)
     if like is None:
         return None
@@ -273,7 +273,7 @@ def joined_masks(masks: Sequence[Tensor | None], counts: Sequence[int]) -> Tenso
 
 
 def in_full_precision(x: Tensor, *layers: nn.Module) -> Tensor:
-    """The last layers outside autocast: a bfloat16 result would put a rounding error of 0.2 % on every prediction."""
+    """Apply the last layers outside autocast: bfloat16 would put a rounding error of 0.2 % on every prediction."""
     with torch.autocast(x.device.type, enabled=False):
         for layer in layers:
             x = layer(x)
@@ -281,24 +281,24 @@ def in_full_precision(x: Tensor, *layers: nn.Module) -> Tensor:
 
 
 def split_channels(values: Tensor, widths: Mapping[str, int]) -> Batch:
-    """Take the channels (…, C) of several quantities apart, by their names."""
+    """Split the channels (…, C) into several quantities, by name."""
     return dict(zip(widths, values.split(list(widths.values()), dim=-1), strict=True))
 
 
 def mean_token(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean (B, dim) of the real tokens of (B, N, dim)."""
+    """Return the mean (B, dim) of the real tokens among (B, N, dim)."""
     if mask is None:
         return tokens.mean(dim=1)
     return tokens.masked_fill(~mask.unsqueeze(-1), 0).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def blocks_of(modules: nn.Module) -> Iterable[Any]:
-    """The modules of a list, of whatever sort they are."""
+    """Return the modules of a list, typed as Any."""
     return cast(Iterable[Any], modules)
 
 
 def _chunks(batch: Batch, points: str, chunk_size: int) -> Iterator[Batch]:
-    """The entries of one query set, so many points at a time."""
+    """Yield the entries of one query set, `chunk_size` points at a time."""
     size, prefix = batch[points].shape[:2], points.removesuffix("points")
     own = {key: value for key, value in batch.items() if key.startswith(prefix) and value.shape[:2] == size}
     for start in range(0, size[1], chunk_size):
@@ -306,12 +306,12 @@ def _chunks(batch: Batch, points: str, chunk_size: int) -> Iterator[Batch]:
 
 
 class Pooling(NamedTuple):
-    """How points of the geometry become tokens.
+    """Settings of how points of the geometry are pooled into tokens.
 
-    supernodes: how many geometry points become supernodes: the *first* so many, which is a random choice because data
-    sets give geometry points in random order. None: all of them.
-    radius: a supernode gathers the geometry points within it, in the unit of the scaled positions.
-    max_neighbours: and only the nearest so many.
+    supernodes: number of geometry points that become supernodes: the *first* ones, which is a random choice because
+    data sets give geometry points in random order. None: all of them.
+    radius: radius within which a supernode gathers geometry points, in the unit of the scaled positions.
+    max_neighbours: largest number of points that a supernode gathers, the nearest ones.
     """
 
     supernodes: int | None
@@ -320,9 +320,9 @@ class Pooling(NamedTuple):
 
 
 class GeometryModel(PointModel):
-    """A model that reads the shape itself: points of the geometry, pooled into supernodes.
+    """A model that reads the shape as points of the geometry, pooled into supernodes.
 
-    layout, dim, heads: as of PointModel; depths: numbers of blocks, by the option's name.
+    layout, dim, heads: as for PointModel; depths: numbers of blocks, by the option's name.
     """
 
     def __init__(self, layout: Layout, dim: int, heads: int, pooling: Pooling, **depths: int) -> None:
@@ -340,19 +340,19 @@ class GeometryModel(PointModel):
         return nn.ModuleList(kind(self.dim, self.heads, conditioned=self.conditioned) for _ in range(count))
 
     def _initialise(self) -> None:
-        """Draw all first weights, and give the norms their eps."""
+        """Initialise all weights, and set the norms' eps."""
         self.apply(initialise_linear)
         publish_norms(self)
 
     @classmethod
     def needs(cls, layout: Layout) -> tuple[str, ...]:
-        """The points that show the shape: of the geometry itself, else of the surface."""
+        """Return the key of the points that show the shape."""
         return ("geometry_points",)
 
     def _encode_geometry(
         self, batch: Batch, blocks: nn.ModuleList, condition: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The supernodes' tokens (B, supernodes, dim) after some blocks, their rotary table and mask."""
+        """Return the supernodes' tokens (B, supernodes, dim) after the blocks, their rotary table and mask."""
         points, mask = self._in_position_precision(batch["geometry_points"]), batch.get("geometry_mask")
         supernodes = count_supernodes(self.supernodes, points.shape[1])
         tokens = self._in_parameter_precision(self.pooling(points, self._embed(points), supernodes, mask))
@@ -364,7 +364,7 @@ class GeometryModel(PointModel):
 
 
 def count_supernodes(wanted: int | None, available: int) -> int:
-    """The number of supernodes to take from so many geometry points. ValueError: there are fewer."""
+    """Return the number of supernodes to use. ValueError: fewer geometry points are available than wanted."""
     if wanted is not None and available < wanted:
         raise ValueError(
             f"{wanted} supernodes cannot be taken from {available} geometry points: "

@@ -1,7 +1,7 @@
-"""Transformer: every point a token that attends to all others; the plain model to measure the others against.
+"""Transformer: every point is a token that attends to all others. It is the reference for the other models.
 
-Vaswani et al. 2017 (arXiv 1706.03762), pre-norm, with sine-cosine and rotary positions, on the points of
-surface and volume as one sequence. There is no geometry branch: the surface points are the shape.
+Vaswani et al. 2017 (arXiv 1706.03762), pre-norm, with sine-cosine and rotary positions. The points of surface and
+volume form one sequence. There is no geometry branch: the surface points show the shape.
 """
 
 from torch import Tensor, nn
@@ -14,10 +14,10 @@ from noether.physics.models.points import SequenceModel
 class Transformer(SequenceModel):
     """Predict fields at points by attention among all points.
 
-    Where the batch has anchors, points attend to those only: the trained function, at any resolution.
-    At the defaults 5,487,748 parameters.
+    If the batch has anchors, points attend only to them, so that the function is as trained at any resolution.
+    With the defaults, the model has 5,487,748 parameters.
 
-    dim, heads, layout: as of PointModel, for RoPE on three axes; depth: transformer blocks.
+    dim, heads, layout: as for PointModel, for RoPE on three axes; depth: number of transformer blocks.
     """
 
     def __init__(self, dim: int = 192, heads: int = 3, depth: int = 12, layout: Layout = CAR_FLOW) -> None:

@@ -1,7 +1,7 @@
 """Transolver: points are grouped into a few slices of similar physical state, and the slices attend to each other.
 
-Wu et al. 2024 (arXiv 2402.02366), in its ShapeNet-Car form: all points of surface and volume in one cloud,
-each with its position, its distance to the surface and the direction away from it.
+Wu et al. 2024 (arXiv 2402.02366), in its ShapeNet-Car form: all points of surface and volume form one cloud. Each
+point has its position, its distance to the surface and the direction away from the surface.
 """
 
 from collections.abc import Iterable
@@ -21,13 +21,13 @@ FIRST_TEMPERATURE = 0.5
 
 
 class SliceAttention(nn.Module):
-    """Points are assigned softly to slices, the slices' means attend to each other, and points read them back.
+    """Points are softly assigned to slices, the slices' means attend to each other, and each point reads the slices.
 
-    With x_h a head's share of one projection and f_h of another: w = softmax(W·x_h / τ) over the slices,
-    token_g = Σ w_g·f_h / (Σ w_g + 1e-5) over the points, attention among the tokens, and Σ_g w_g·token_g for
-    each point. W and the tokens' projections are shared by the heads; each head has its own τ. The cost is
-    linear in the points. Source: Transolver, Wu et al. 2024 (arXiv 2402.02366), section 3.2.
-    dim, heads: as of PointModel; slices: of a head.
+    x_h and f_h are a head's parts of two projections. Then w = softmax(W·x_h / τ) over the slices, and
+    token_g = Σ w_g·f_h / (Σ w_g + 1e-5) over the points. The tokens attend to each other, and each point gets
+    Σ_g w_g·token_g. W and the tokens' projections are shared by the heads; each head has its own τ. The cost is
+    linear in the number of points. Source: Transolver, Wu et al. 2024 (arXiv 2402.02366), section 3.2.
+    dim, heads: as for PointModel; slices: number of slices per head.
     """
 
     def __init__(self, dim: int, heads: int, slices: int) -> None:
@@ -44,20 +44,20 @@ class SliceAttention(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def with_keys_values(self, x: Tensor, table: None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(batch, points, dim) after attention, and the slices' tokens for others to `read`; no position turns them."""
+        """Return (batch, points, dim) after attention, and the slices' tokens to `read`, without rotary positions."""
         weights = self.slice_weights(x)
         tokens = self.slice_tokens(x, weights, mask)
         return self.scatter(weights, tokens), tokens
 
     def read(self, x: Tensor, tokens: Tensor, table: None) -> Tensor:
-        """What points (batch, points, dim) read of the slices of others, to which they add nothing."""
+        """Return what points (batch, points, dim) read from the slices of other points, without changing the slices."""
         return self.scatter(self.slice_weights(x), tokens)
 
     def slice_weights(self, x: Tensor) -> Tensor:
-        """How much of each point belongs to each slice: (batch, points, dim) to (batch, heads, points, slices)."""
+        """Return each point's weight in each slice: (batch, points, dim) to (batch, heads, points, slices)."""
         temperature = self.temperature.view(-1, 1, 1)
         with torch.autocast(x.device.type, enabled=False):
-            # The temperature divides weights in place of logits, of which there are as many as points.
+            # The temperature divides the layer's weights, because there are far fewer of them than logits.
             assigned = self.assigned.weight.unflatten(0, (self.heads, -1))
             assigned_bias = self.assigned.bias.view(self.heads, 1, -1)
             weight = self.slice.weight / temperature
@@ -73,9 +73,9 @@ class SliceAttention(nn.Module):
         return weights
 
     def slice_tokens(self, x: Tensor, weights: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The slices' tokens after attention, (batch, heads, slices, head_dim), of points and their `slice_weights`.
+        """Return the slices' tokens (batch, heads, slices, head_dim) after attention, from points and `slice_weights`.
 
-        x: (batch, points, dim). mask: (batch, points), False for padding, which counts nothing; None: no padding.
+        x: (batch, points, dim). mask: (batch, points), False for padding, which is ignored; None: no padding.
         """
         if mask is not None:
             weights = weights * mask[:, None, :, None]
@@ -91,7 +91,7 @@ class SliceAttention(nn.Module):
         return F.scaled_dot_product_attention(self.query(tokens), self.key(tokens), self.value(tokens))
 
     def scatter(self, weights: Tensor, tokens: Tensor) -> Tensor:
-        """What each point reads of the slices' tokens: (batch, points, dim)."""
+        """Return what each point reads from the slices' tokens: (batch, points, dim)."""
         if self._joined:
             output = self.output.weight.unflatten(1, (self.heads, -1)).permute(1, 2, 0)
             return torch.baddbmm(self.output.bias, self._of_points(weights), (tokens @ output).flatten(1, 2))
@@ -100,10 +100,10 @@ class SliceAttention(nn.Module):
 
     @property
     def _joined(self) -> bool:
-        """Whether a head's projections are joined with what follows them: then nothing is laid out by head.
+        """Return whether to merge each head's projections with the next matrix product: no tensor is split by head.
 
-        Σ_n w_n (F x_n) = F Σ_n w_n x_n, and likewise before and after it, so that each pass over the points is one
-        matrix product of width heads · slices. That is less arithmetic where there are no more slices than channels.
+        Because Σ_n w_n (F x_n) = F Σ_n w_n x_n, and likewise for the other projections, each pass over the points is
+        one matrix product of width heads · slices. That is cheaper if a head has no more slices than channels.
         """
         return self.slice.out_features <= self.slice.in_features
 
@@ -113,24 +113,24 @@ class SliceAttention(nn.Module):
 
     @staticmethod
     def _of_points(weights: Tensor) -> Tensor:
-        """(batch, heads, points, slices) to (batch, points, heads · slices): a view of what `slice_weights` made."""
+        """Return (batch, heads, points, slices) as (batch, points, heads · slices), a view of `slice_weights`."""
         return weights.transpose(1, 2).flatten(2)
 
 
 INPUTS = 7
 UNFITTED = {"input_mean": (500.0,) * 3 + (0.0,) * 4, "input_deviation": (100.0,) * 3 + (1.0,) * 4}
-"""The inputs' scaling where nothing was fitted: positions of 0..1000 become about −5..5."""
+"""The inputs' scaling before `fit_inputs`: positions of 0..1000 become about −5..5."""
 
 
 class Transolver(SequenceModel):
     """Predict fields at points by attention among slices of all points.
 
-    Where the batch has anchors, the slices are made of those only. The seven inputs of a point are standardised over
-    the training split, as the authors' code does it: `fit_inputs` stores their mean and standard deviation as buffers.
-    At the defaults 3,860,804 parameters.
+    If the batch has anchors, the slices are made of the anchors only. The seven inputs of a point are standardised over
+    the training split, as in the authors' code: `fit_inputs` stores their mean and standard deviation as buffers.
+    With the defaults, the model has 3,860,804 parameters.
 
-    dim, heads, layout: as of PointModel; depth: blocks; slices: of a head.
-    mlp_ratio: hidden over outer width of the MLPs.
+    dim, heads, layout: as for PointModel; depth: number of blocks; slices: number of slices per head.
+    mlp_ratio: hidden width of the MLPs divided by their outer width.
     """
 
     def __init__(
@@ -152,19 +152,19 @@ class Transolver(SequenceModel):
         how = {"conditioned": self.conditioned}
         self._build(AttentionBlock(dim, SliceAttention(dim, heads, slices), mlp_ratio, **how) for _ in range(depth))
         for block in blocks_of(self.blocks):
-            # With weights as small as the others', all slices would begin alike and have to be told apart first.
+            # With weights as small as elsewhere, all slices would start nearly equal and first have to diverge.
             nn.init.orthogonal_(block.attention.slice.weight)
 
     @classmethod
     def needs(cls, layout: Layout) -> tuple[str, ...]:
-        """The direction away from the surface at every point, and off the surface the distance to it."""
+        """Return the keys of the direction away from the surface and, off the surface, of the distance to it."""
         return tuple(key for points in layout.outputs for key in _known_of(points))
 
     @torch.no_grad()
     def fit_inputs(self, samples: Iterable[Batch]) -> None:
-        """Take mean and standard deviation of the inputs from prepared training samples, each a batch of one.
+        """Compute mean and standard deviation of the inputs over prepared training samples, each a batch of one.
 
-        Points of all sets count alike. A channel that never changes, such as a distance of 0, keeps its scale.
+        Points of all sets have equal weight. A constant channel, such as a distance of 0, keeps its scale.
         """
         moments = Moments(INPUTS)
         for sample in samples:
@@ -174,12 +174,12 @@ class Transolver(SequenceModel):
         self.input_deviation.copy_(torch.from_numpy(np.where(moments.spread == 0, 1.0, moments.spread)))
 
     def _tokens(self, batch: Batch) -> tuple[Tensor, None, dict[str, int]]:
-        """Position, distance and direction of every point through the input MLP.
+        """Return the tokens that the input MLP makes of every point's position, distance and direction.
 
-        batch: `surface_points` (B, Ns, 3) with `surface_normals` (B, Ns, 3), any other set such as `volume_points` (B,
-        Nv, 3) with `volume_normals` (B, Nv, 3) and `volume_sdf` (B, Nv) in m, each with its mask where some are
-        padding; one set of the layout or several.
-        ValueError: an entry is absent.
+        batch: `surface_points` (B, Ns, 3) with `surface_normals` (B, Ns, 3); other sets such as `volume_points` (B,
+        Nv, 3) with `volume_normals` (B, Nv, 3) and `volume_sdf` (B, Nv) in m; and a mask for each set with padding.
+        At least one set of the layout is needed.
+        ValueError: an entry is missing.
         """
         sizes = {name: batch[name].shape[1] for name in present(batch, self.layout)}
         inputs = torch.cat([self._point_inputs(batch, name) for name in sizes], dim=1)
@@ -190,7 +190,7 @@ class Transolver(SequenceModel):
         return self._in_parameter_precision(x), None, sizes
 
     def _point_inputs(self, batch: Batch, name: str) -> Tensor:
-        """(B, N, 7), standardised: xyz, the distance to the surface, the direction away from it."""
+        """Return (B, N, 7), standardised: xyz, the distance to the surface, the direction away from it."""
         raw = self._raw_inputs(batch, name)
         return (raw - self.input_mean.to(raw.dtype)) / self.input_deviation.to(raw.dtype)
 
@@ -199,14 +199,14 @@ class Transolver(SequenceModel):
         if absent := [key for key in needed if key not in batch]:
             raise ValueError(f"Transolver reads {name} with {' and '.join(needed)}: no {', '.join(absent)}")
         points = self._in_position_precision(batch[name])
-        # In float32 or more until they are standardised: half precision does not tell 1000.0 from 1000.4.
-        distance = points.new_zeros(*points.shape[:2], 1)  # of the surface's own points
+        # In float32 or higher until standardised: half precision cannot distinguish 1000.0 from 1000.4.
+        distance = points.new_zeros(*points.shape[:2], 1)  # For the surface's own points.
         if f"{prefix}_sdf" in needed:
             distance = batch[f"{prefix}_sdf"].to(points.dtype).reshape(distance.shape)
         return torch.cat((points, distance, batch[f"{prefix}_normals"].to(points.dtype)), dim=-1)
 
 
 def _known_of(points: str) -> list[str]:
-    """The keys that a set's points come with: the surface's own points are at no distance from it."""
+    """Return the keys that a set's points need: normals and, for sets other than the surface, the distance."""
     prefix = points.removesuffix("_points")
     return [f"{prefix}_normals"] + ([] if prefix == "surface" else [f"{prefix}_sdf"])

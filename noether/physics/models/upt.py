@@ -1,7 +1,7 @@
-"""UPT: geometry to a latent of supernodes, and the fields at any point from that latent.
+"""UPT: the geometry is encoded as a latent of supernodes, from which the fields at any point are decoded.
 
-Universal Physics Transformer, Alkin et al. 2024 (arXiv 2402.12365), in its ShapeNet-Car form. Read top to bottom:
-`encode` makes the latent, `decode` asks it.
+Universal Physics Transformer, Alkin et al. 2024 (arXiv 2402.12365), in its ShapeNet-Car form. Read from top to bottom:
+`encode` computes the latent, `decode` reads it.
 """
 
 from torch import nn
@@ -14,11 +14,11 @@ from noether.physics.models.points import Batch, GeometryModel, Latent, Pooling,
 class UPT(GeometryModel):
     """Predict fields at points, and outputs of the case, from the geometry's points.
 
-    At the defaults 11,015,620 parameters. Every one gets a gradient when both query sets are asked for;
-    with one absent, the other's query MLP gets none.
+    With the defaults, the model has 11,015,620 parameters. All get a gradient if the batch has both query sets;
+    the query MLP of a set that is absent gets none.
 
-    dim, heads, layout: as of PointModel, for RoPE on three axes; supernodes, radius, max_neighbours: as of Pooling.
-    encoder_depth: transformer blocks among the supernodes; decoder_depth: perceiver blocks from queries to supernodes.
+    dim, heads, layout: as for PointModel, for RoPE on three axes; supernodes, radius, max_neighbours: as for Pooling.
+    encoder_depth: transformer blocks among the supernodes; decoder_depth: perceiver blocks in which queries read them.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class UPT(GeometryModel):
         self._initialise()
 
     def encode(self, batch: Batch) -> Latent:
-        """The geometry as what each decoder block attends to.
+        """Encode the geometry as the keys and values that each decoder block attends to.
 
-        batch: `geometry_points` (B, Ng, 3), and `geometry_mask` (B, Ng) where some are padding; the layout's
-        parameters. Nothing else of it is read.
-        ValueError: fewer geometry points than supernodes, or no parameters.
+        batch: `geometry_points` (B, Ng, 3), `geometry_mask` (B, Ng) if some are padding, and the layout's parameters;
+        other entries are not read.
+        ValueError: there are fewer geometry points than supernodes, or a parameter is missing.
         """
         condition = self._condition(batch)
         tokens, table, mask = self._encode_geometry(batch, self.encoder, condition)
@@ -57,7 +57,7 @@ class UPT(GeometryModel):
         return Latent(read, condition, mean_token(tokens, mask))
 
     def decode(self, latent: Latent, queries: Batch) -> Batch:
-        """The fields at each set of the layout that `queries` has, (B, N, 3) points each, from the latent."""
+        """Return the fields at the points (B, N, 3) of each set of the layout in `queries`, from the latent."""
         # Queries do not see each other, so all sets go through the blocks as one sequence.
         tokens, table, sizes = self._sequence(queries, self.query_mlp)
         for block, attended_to in zip(blocks_of(self.decoder), latent.read, strict=True):

@@ -1,1 +1,1 @@
-"""A trained model, asked about a shape: fields, forces, sensitivities."""
+"""Predictions of a trained model on a shape: fields, forces, sensitivities."""

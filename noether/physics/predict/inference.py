@@ -1,4 +1,4 @@
-"""A trained model and the task that scales its fields, from a checkpoint: fields and coefficients of a new shape."""
+"""Predict fields and coefficients of a new shape with the model and the task of a checkpoint."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,14 +34,14 @@ from noether.runs.metrics import Metric
 
 VOLUME_ANCHORS = 4096
 PointSets = Mapping[str, np.ndarray]
-"""Sets of points by name, such as `volume_points`, (N, 3) each."""
+"""Sets of points by name, such as `volume_points`, each (N, 3)."""
 Parameters = Mapping[str, float | list[float]]
-"""Of a case, by name, each one number or several."""
+"""The parameters of a case by name, each one number or several."""
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A checkpoint's model with the task that scales for it; no data is needed."""
+    """A checkpoint's model with the task that scales its inputs and outputs; no data set is needed."""
 
     config: RunConfig
     model: nn.Module
@@ -50,28 +50,28 @@ class TrainedModel:
     precision: Precision
 
     def predict(self, batch: Batch, chunk_size: int | None) -> Predictions:
-        """What the model predicts, scaled, of a batch that is in physical units."""
+        """Return the model's scaled predictions for a batch in physical units."""
         return predict_batch(self.model, self.task, batch, self.precision, self.device, chunk_size)
 
     def draw(self, dataset: Dataset | None = None) -> PointSampler:
-        """Which points of a sample the run uses; those of a data set may be in random order already."""
+        """Return the run's sampler of points, which depends on whether the data set's points are shuffled already."""
         shuffled = getattr(dataset, "points_are_shuffled", False)
         return point_draw(self.config, self.task, self.model, shuffled=shuffled)
 
     @property
     def points_learned(self) -> int:
-        """Points that show the shape of a training sample."""
+        """The largest number of points that show the shape of a training sample."""
         seen = self.task.seen.points
         return int(seen[GEOMETRY if self.shape_set not in seen else self.shape_set]["count"])
 
     @property
     def shape_set(self) -> str:
-        """The key of the points that a shape is given by: the surface, or the first set where there is none."""
+        """The key of the points that define a shape: the surface or, if there is no surface, the first set."""
         key = shape_key(self.task.seen.points)
         return "surface_points" if key in (None, GEOMETRY) else str(key)
 
     def part_of(self, key: str) -> ShapePart:
-        """What of a mesh file has the points of a set: its faces; of a solid, its points or cells."""
+        """Return the part of a mesh file that holds a set's points: its faces or, for a solid, its points or cells."""
         known = {"surface": {"kind": "surface"}, **self.task.space.get("sets", {})}
         own = known.get(key.removesuffix("_points"), {"kind": "points"})
         at = {"surface": "faces", "points": "points"}.get(own["kind"], own.get("at", "points"))
@@ -79,18 +79,18 @@ class TrainedModel:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The sets of points that are asked, by what their keys begin with: surface, volume, …"""
+        """The sets of points at which fields are predicted, by the prefix of their keys: surface, volume, …"""
         return tuple(name.removesuffix("_points") for name in self.task.layout().sets)
 
     def shape_batch(self, shape: Shape, others: PointSets, parameters: Parameters) -> Batch:
         """Return a batch of one in physical units: the shape as in training, and every point as a query.
 
         The geometry, and the anchors of models whose points attend to points, come from as many points as a training
-        sample has; the queries are all the shape's points, and those of the other sets that are given.
+        sample has. The queries are all points of the shape and of the other sets.
 
-        shape: of one's own; its file's arrays serve as inputs at its points.
+        shape: the user's shape; arrays of its file are used as inputs at its points.
         others, parameters: further sets of points, and the parameters of the case.
-        RequestError: a parameter or an input that the model reads is missing, or one is given that it does not read.
+        RequestError: a parameter or input that the model reads is missing, or the model does not read a parameter.
         """
         thinned = as_trained(shape, shown_by(shape, self.points_learned))
         context, queries = (self.shape_tensors(own) for own in (thinned, shape))
@@ -98,7 +98,7 @@ class TrainedModel:
         return {key: value[None].to(self.device, torch.float32) for key, value in sample.items()}
 
     def shape_draws(self, shape: Shape, others: PointSets, parameters: Parameters, count: int) -> Iterator[Sample]:
-        """Yield a shape as so many updates of training would show it, by points of its own; arguments as above."""
+        """Yield `count` subsamples of a shape, drawn as in training, from disjoint points if there are enough."""
         draw, given, learned = self.draw(), self.parameter_tensors(parameters), self.points_learned
         every = shape if len(shape.points) == learned else as_trained(shape, shown_by(shape, count * learned))
         shown, size = self.shape_tensors(every), min(learned, len(every.points))
@@ -110,17 +110,17 @@ class TrainedModel:
             yield draw.for_training(context | others_shown | given, SampleKey(sample=0, epoch=number))
 
     def whole_sample(self, context: Sample, queries: Sample, given: PointSets, parameters: Sample) -> Sample:
-        """Return what a model is asked with, in float64 and physical units; gradients pass through it.
+        """Return the complete input of the model, in float64 and physical units; gradients pass through it.
 
-        context, queries: the points that show the shape, and those at which is predicted, with normals and inputs.
-        given: further sets of points, (N, 3) each.
-        parameters: of the case.
+        context, queries: the points that show the shape, and the points to predict at, with normals and inputs.
+        given: further sets of points, each (N, 3).
+        parameters: the parameters of the case.
         """
         points = context[self.shape_set]
         context |= self._other_sets(points, given)
         shown = self.draw().for_evaluation(context)
         batch = {key: value for key, value in shown.items() if key not in context}
-        if hasattr(self.model, "attend"):  # sets that training draws no points of attend to all of theirs
+        if hasattr(self.model, "attend"):  # If training draws no points of a set, all its points are anchors.
             batch = {**{ANCHOR + key: value for key, value in context.items()}, **batch}
         batch |= queries
         for name, own in given.items():
@@ -129,11 +129,11 @@ class TrainedModel:
 
     @torch.no_grad()
     def predict_shape(self, batch: Batch, chunk_size: int) -> dict[str, np.ndarray]:
-        """Return the fields (N,) or (N, C) in physical units at the batch's query points, so many of them at a time.
+        """Return the fields (N,) or (N, C) in physical units, computed for `chunk_size` query points at a time.
 
         Outputs of the case are arrays () or (C,).
 
-        RequestError: the batch lacks what the model reads: normals, or enough points of the shape.
+        RequestError: the batch lacks an input that the model reads, such as normals or enough points of the shape.
         """
         in_chunks = chunk_size if hasattr(self.model, "forward_in_chunks") else None
         fields = self.task.fields.items()
@@ -144,9 +144,9 @@ class TrainedModel:
             scaled = self.predict(moved, in_chunks)
         except ValueError as error:
             if not isinstance(self.model, PointModel):
-                raise  # someone's own code, whose traceback they need
+                raise  # The error is in a user's own model: its author needs the traceback.
             raise RequestError(
-                "shape-lacks-inputs", "the shape lacks what the model reads", seen=str(error),
+                "shape-lacks-inputs", "the shape lacks an input that the model reads", seen=str(error),
                 expected="a mesh with faces, on which points and normals can be sampled",
             ) from error  # fmt: skip
         components = self.task.components
@@ -156,7 +156,7 @@ class TrainedModel:
         return {name: value[..., 0] if value.shape[-1] == 1 else value for name, value in arrays.items()}
 
     def outside_training(self, parameters: Parameters) -> list[str]:
-        """Say which parameters lie outside the range of the training split. RequestError: as `parameter_tensors`."""
+        """Return a warning for each parameter outside the training range. RequestError: as for `parameter_tensors`."""
         words = []
         for name, tensor in self.parameter_tensors(parameters).items():
             seen, unit = self.task.seen.parameters[name], self.task.parameters[name].unit
@@ -164,15 +164,15 @@ class TrainedModel:
             if not ((values < seen["low"]) | (values > seen["high"])).any():
                 continue
             words.append(
-                f"{name}={_numbers(values)} lies outside what the model was trained on, {_span(seen)} {unit}".rstrip()
+                f"{name}={_numbers(values)} lies outside the training range, {_span(seen)} {unit}".rstrip()
                 + ": the prediction extrapolates"
             )
         return words
 
     def parameter_tensors(self, given: Parameters) -> Sample:
-        """The parameters of a case, of what is given of it: also numbers that only its coefficients are divided by.
+        """Return the parameters that the model reads; `given` may also hold divisors of the coefficients.
 
-        RequestError: one that the model reads is missing, or it does not read one.
+        RequestError: a required parameter is missing, or a given one is unknown or has the wrong number of components.
         """
         known = self.task.parameters
         taken = {**known, **self.task.divisors}
@@ -189,7 +189,7 @@ class TrainedModel:
             middle = {name: 0.5 * (np.array(span["low"]) + span["high"]) for name, span in spans.items()}
             raise RequestError(
                 "parameter-missing",
-                f"the model reads {', '.join(missing)}, and they were not given",
+                f"the model reads {', '.join(missing)}, which must be given",
                 seen=", ".join(f"{name}={value}" for name, value in given.items()) or "no parameters",
                 expected=", ".join(
                     f"{name} ({_span(span)} {known[name].unit}".rstrip() + ")" for name, span in spans.items()
@@ -199,20 +199,20 @@ class TrainedModel:
         tensors = {name: torch.as_tensor(np.asarray(value, np.float64)) for name, value in given.items()}
         for name, value in tensors.items():
             if value.numel() != (count := self.task.components.get(name, 1)):
-                raise RequestError("input-components", f"{name} has another number of components",
+                raise RequestError("input-components", f"{name} has the wrong number of components",
                                    seen=f"{value.numel()}", expected=f"{count}")  # fmt: skip
         return {name: value for name, value in tensors.items() if name in known}
 
     def shape_tensors(self, shape: Shape) -> Sample:
-        """Points, normals and further inputs, these from the arrays of the file. RequestError: one is not there."""
+        """Return points, normals and the inputs in the file's arrays. RequestError: an input is missing."""
         own = self.shape_set.removesuffix("points")
         found = {self.shape_set: shape.points}
-        if shape.normals.any():  # points alone have none, and zeros would be taken for a direction
+        if shape.normals.any():  # Points without faces have no normals, and zeros would pass for a direction.
             found[f"{own}normals"] = shape.normals
         for points, keys in self.task.layout().features.items():
             for key, width in keys.items():
                 if key.partition("_")[2] in KNOWN:
-                    continue  # normals and distances are worked out
+                    continue  # Normals and distances are computed.
                 name = next((name for name in (key, key.removeprefix(own)) if name in shape.values), None)
                 if points != self.shape_set or name is None:
                     raise RequestError(
@@ -225,7 +225,7 @@ class TrainedModel:
         return {key: torch.from_numpy(np.asarray(value, np.float64)) for key, value in found.items()}
 
     def _other_sets(self, points: Tensor, given: PointSets) -> Sample:
-        """What the model attends to beside the points that show the shape: enough points of the other sets."""
+        """Return points to attend to for all sets but the shape's, at least VOLUME_ANCHORS of each."""
         found: Sample = {}
         for name in self.task.layout().sets if hasattr(self.model, "attend") else ():
             own = given.get(name)
@@ -236,18 +236,18 @@ class TrainedModel:
         return found
 
     def _points_about(self, name: str, surface: Tensor) -> Tensor:
-        """Points that models attend to where none were given: half in the box of training, half near the shape."""
+        """Return points to attend to if none were given: half in the box of training, half near the shape."""
         seen = self.task.seen.points[name]
         count, rng = max(seen["count"], VOLUME_ANCHORS), np.random.default_rng(0)
         box = rng.uniform(seen["low"], seen["high"], (count // 2, 3))
         near = surface[rng.integers(len(surface), size=count - count // 2)]
-        # 0.2 m about a car of some 4 m
+        # 0.2 m around a car of about 4 m
         size = 0.2 * (surface.amax(dim=0) - surface.amin(dim=0)).max() / 4.0
         away = torch.from_numpy(rng.standard_normal(near.shape)) * (size if size > 0 else 0.2)
         return torch.cat([torch.from_numpy(box), near + away])
 
     def scalar_values(self, shape: Shape, fields: Mapping[str, np.ndarray], parameters: Parameters) -> dict[str, float]:
-        """The outputs of the case by their labels, and for meshes the force coefficients of the predicted fields."""
+        """Return the outputs of the case by label and, for meshes, the force coefficients of the predicted fields."""
         found: dict[str, float] = {}
         for name in self.task.case_fields:
             values = np.atleast_1d(fields[name]).tolist()
@@ -264,10 +264,10 @@ class TrainedModel:
         }
 
     def case_numbers(self, shape: Shape, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the numbers of a case that its coefficients are divided by, by their keys, as far as they are known.
+        """Return by key the known numbers that a case's coefficients are divided by.
 
-        Those that are given; else of a mesh a reference area by the rule of the data set; else what every case of the
-        training split had.
+        Each is the given number; else, for a mesh, the reference area by the data set's rule; else the number that
+        all cases of the training split share.
         """
         found = {key: span["low"][0] for key, span in self.task.seen.numbers.items() if span["low"] == span["high"]}
         for key, rule in self.reference_areas(shape, given).items():
@@ -277,17 +277,17 @@ class TrainedModel:
         return {**found, **given}
 
     def reference_areas(self, shape: Shape, given: Collection[str]) -> dict[str, str]:
-        """Return the reference areas that follow from a shape, by the data set's rule: none of points alone."""
+        """Return the data set's rules for the reference areas that a mesh determines; none for points alone."""
         rules = {} if shape.faces is None else self.task.reference_areas
         return {key: rule for key, rule in rules.items() if key in self.task.divisors and key not in given}
 
     def lacking_words(self, shape: Shape, fields: Collection[str], given: Mapping[str, Any]) -> list[str]:
-        """Say which scalars of a mesh are not integrated, and what would be needed."""
+        """Return a warning for each scalar of a mesh that is not integrated, naming the values it needs."""
         if shape.faces is None:
             return []
         absent = self.lacking(fields, self.case_numbers(shape, given))
         return [
-            f"{name.replace('_', ' ')} is not integrated, for which {', '.join(keys)} must be known"
+            f"{name.replace('_', ' ')} is not integrated: {', '.join(keys)} must be known"
             + (f": --set {keys[0]}=NUMBER" if keys[0] in self.task.divisors else "")
             for name, keys in absent.items()
             if keys
@@ -302,11 +302,11 @@ class TrainedModel:
         return units
 
     def output_text(self, label: str, value: float) -> str:
-        """Return a value of a field, a coefficient or an output of the case with its unit, as metrics are written."""
+        """Format a value of a field, a coefficient or an output of the case with its unit, in the style of metrics."""
         return Metric(label, self.units.get(label, "")).text(value)
 
     def lacking(self, fields: Collection[str], numbers: Collection[str]) -> dict[str, list[str]]:
-        """Return which fields, and numbers of the case, each scalar lacks; [] of one that can be integrated."""
+        """Return the fields and numbers of the case that each scalar lacks; [] if it can be integrated."""
         have = {*fields, *numbers}
         needed = {name: (*own.fields, *own.divisors) for name, own in self.task.scalars.items()}
         return {name: [key for key in keys if key not in have] for name, keys in needed.items()}
@@ -314,7 +314,7 @@ class TrainedModel:
     def integrate(self, name: str, surface: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> Tensor:
         """Return a force coefficient (1,) of the fields on a surface.
 
-        surface: fields, points, normals and areas (N,) or (N, C), of float64; numbers: of the case.
+        surface: fields, points, normals and areas, (N,) or (N, C), in float64; numbers: numbers of the case.
         """
         scalar = self.task.scalars[name]
         batch = {key: torch.as_tensor(value, dtype=torch.float64).reshape(1, -1) for key, value in numbers.items()}
@@ -324,7 +324,7 @@ class TrainedModel:
 
 
 def load_model(chosen: ChosenModel, device: torch.device) -> tuple[Task, nn.Module, Precision]:
-    """Build a run's task and model, of any field, and load a checkpoint's weights and scaling."""
+    """Build a run's task and model, of any kind, and load a checkpoint's weights and scaling."""
     config, precision = chosen.config, choose_precision(chosen.config.trainer, device)
     with code_granted(chosen.code):
         task = build_task(config.task.kind, **config.task.options())
@@ -338,11 +338,11 @@ def load_model(chosen: ChosenModel, device: torch.device) -> tuple[Task, nn.Modu
 def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
     """Load a run's model of fields at points.
 
-    RequestError: the task predicts none, or the checkpoint does not say at which points.
+    RequestError: the task is not a fields task, or the checkpoint does not name the points of the training data.
     """
     config, checkpoint = chosen.config, chosen.checkpoint
     task, model, precision = load_model(chosen, device)
-    if not isinstance(task, FieldsTask):  # what it knows of points, boxes and scaling is what is asked for here
+    if not isinstance(task, FieldsTask):  # Only a FieldsTask holds the points, boxes and scaling needed here.
         raise RequestError("needs-field-model", "predict and export need a model of fields at points",
                            seen=f"task.kind={config.task.kind}", expected="a run with task.kind=fields",
                            fix="noether evaluate RUN      (the metrics of a run of any task)")  # fmt: skip
@@ -363,7 +363,7 @@ def _span(span: Span) -> str:
 
 
 def _set_tensors(name: str, points: Tensor, surface: Tensor) -> Sample:
-    """Points with the distance to the nearest surface point and the unit direction from it, as in the training data."""
+    """Return points with the distance to, and unit direction from, the nearest surface point, as in training data."""
     nearest = np.asarray(cKDTree(surface.detach().numpy()).query(points.detach().numpy())[1])
     away, prefix = points - surface[nearest], name.removesuffix("_points")
     distance = torch.linalg.vector_norm(away, dim=-1)

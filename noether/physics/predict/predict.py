@@ -1,4 +1,4 @@
-"""Predicts fields on a user's own shape, at any resolution and with bounded memory, and writes VTK files."""
+"""Predict fields on a user's shape, at any resolution and with bounded memory, and write VTK files."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ from noether.runs.report.tables import reference_words
 
 
 def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
-    """Predict on one device, write the files and says what was done."""
+    """Predict on one device, write the files and report what was done."""
     console = Console(None, speaks=True)
     with joined_group(context) as group:
         members = tuple(load_trained(one, group.device) for one in request.members)
@@ -75,9 +75,9 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
 
 @dataclass(frozen=True)
 class OpenedShape:
-    """A user's shape as it was given, in m, and in the model's axes, with further sets of points.
+    """A user's shape and further sets of points, in m: as given, and in the model's axes.
 
-    metres: of one unit of its files; warnings: in words, what of it is unlike the shapes of training.
+    metres: metres per unit of the files; warnings: lines on how the shape differs from the training shapes.
     """
 
     files: FileAxes
@@ -98,14 +98,14 @@ def open_shape(
     scale: float | None,
     say: Callable[[str], None] = lambda words: None,
 ) -> OpenedShape:
-    """Read a shape, and hold it against those of the training split.
+    """Read a shape and compare it with the training shapes.
 
     trained: the model.
     asked: a mesh file; points (N, 3) in m; or points and faces, (N, 3) and (F, 3) or (F, 4).
-    others: further sets of points by name: files, or (M, 3) in m each.
-    axes, scale: of the files, as of `LoadedRun.predict`.
-    say: is told how a file is read.
-    RequestError: a file cannot be read, or is nothing like what was trained on.
+    others: further sets of points by name: files, or arrays (M, 3) in m.
+    axes, scale: axes and scale of the files, as for `LoadedRun.predict`.
+    say: called with a line on the axes and units in which a file is read.
+    RequestError: a file cannot be read, or its shape is too unlike the training shapes.
     """
     task, own = trained.task, trained.shape_set
     files = FileAxes.of(task.space, axes, task.periods)
@@ -138,9 +138,9 @@ def open_shape(
 def _shape_warnings(
     trained: TrainedModel, shape: Shape, others: PointSets, files: FileAxes, sources: Mapping[str, Path], scale: float
 ) -> list[str]:
-    """What lies beyond the training split's box, is open or has few points; what is nothing like it is refused.
+    """Return warnings on points beyond the training box, open surfaces and too few points.
 
-    sources: what each set of points is called in words. Positions are said in the user's axes.
+    sources: the name of each set of points in messages, which give positions in the user's axes.
     """
     warnings: list[str] = []
     axes, mesh = axes_words(trained.task.space, files.rotation), sources[trained.shape_set]
@@ -154,16 +154,16 @@ def _shape_warnings(
     is_thin = shape.faces is None and len(shape.points) < trained.points_learned
     if is_thin and trained.part_of(trained.shape_set).at == "faces":
         warnings.append(
-            f"{mesh} has {len(shape.points)} points, and the model has learned to read shapes of "
-            f"{trained.points_learned}: give a mesh, of whose faces as many are taken, or more points"
+            f"{mesh} has {len(shape.points)} points, but the model has learned to read shapes of "
+            f"{trained.points_learned}: give a mesh, from whose faces that many are sampled, or more points"
         )
     return warnings
 
 
 def _truth(request: PredictRequest, shape: Shape, trained: TrainedModel, console: Console) -> dict[str, np.ndarray]:
-    """True values where the mesh file holds arrays of a field's name, or a .npy file gives them for its points.
+    """Return the true values of fields, from arrays of the mesh file with a field's name or from a .npy file.
 
-    An array of the mesh that has other components than its field is named and left out.
+    An array of the mesh whose number of components differs from its field's is left out, with a warning.
     """
     task, own, found = trained.task, trained.shape_set, {}
     at_shape = {name: task.channels(name) for name, field in task.fields.items() if field.points == own}
@@ -173,7 +173,7 @@ def _truth(request: PredictRequest, shape: Shape, trained: TrainedModel, console
         else:
             console.warn(
                 f"{request.shape.mesh}: the array {name} is not compared with the prediction: "
-                f"at each point it has shape {shape.values[name].shape[1:]}, the field {at_shape[name]} components"
+                f"at each point it has shape {shape.values[name].shape[1:]}, but the field {at_shape[name]} components"
             )
     if request.truth is None:
         return found
@@ -196,7 +196,7 @@ def _truth(request: PredictRequest, shape: Shape, trained: TrainedModel, console
 
 
 def _as_field(values: np.ndarray, channels: int) -> np.ndarray | None:
-    """Return values as a field of so many components has them, (n,) or (n, C); None: they have others."""
+    """Return values in the shape of a field, (n,) or (n, C); None if their number of components is not `channels`."""
     if channels == 1 and values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     return values if values.ndim and values.shape[1:] == ((channels,) if channels > 1 else ()) else None
@@ -209,7 +209,7 @@ def _write(
     found: ensemble.Prediction,
     truth: Mapping[str, np.ndarray],
 ) -> list[str]:
-    """Write a file for each set: the user's own mesh again where one was given, else the points."""
+    """Write each set of points to a file (the user's mesh if one was given); return lines that describe the files."""
     task, out, shape, mesh = trained.task, request.shape.out, opened.given, request.shape.mesh
     lines: list[str] = []
     fields = opened.files.back(found.fields)
@@ -226,7 +226,7 @@ def _write(
                 continue
             error = field_errors(*(torch.from_numpy(values).reshape(1, len(values), -1) for values in (own, true)))
             relative = percent_text(error["relative_l2"].item())
-            lines.append(f"{name.replace('_', ' ')}: relative L2 {relative} of the truth that was given")
+            lines.append(f"{name.replace('_', ' ')}: relative L2 {relative} against the given truth")
         if arrays and key == trained.shape_set:
             write_on_shape(path, mesh, shape, arrays, trained.part_of(key))
         elif arrays:
@@ -237,12 +237,12 @@ def _write(
 
 
 def _made_with(trained: TrainedModel, names: Sequence[str], shape: Shape, given: Mapping[str, Any]) -> list[str]:
-    """What the force coefficients of these names are made with, a line for those that are made with the same."""
+    """Return a line on air and reference area for each group of force coefficients that share these values."""
     numbers, rules = trained.case_numbers(shape, given), trained.reference_areas(shape, given)
     alike: dict[str, list[str]] = {}
     for name in names:
         key = trained.task.scalars[name].reference_area
-        rule = f"{rules[key]} of the mesh" if key in rules else "that of every training case"
+        rule = f"{rules[key]} of the mesh" if key in rules else "as in every training case"
         area = f"{key.replace('_', ' ')} {numbers[key]:.4g} m² ({'given' if key in given else rule})"
         alike.setdefault(reference_words(reference_facts(trained.task.scalars[name], area)), []).append(name)
     return [f"{', '.join(names).replace('_', ' ')}: {words}" for words, names in alike.items()]

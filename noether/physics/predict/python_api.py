@@ -1,4 +1,4 @@
-"""A run from Python: `noether.load_run("runs/cars")` predicts, and has its model, its metrics and its history."""
+"""Python access to a run: `noether.load_run("runs/cars")` predicts and gives its model, metrics and history."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -26,15 +26,15 @@ from noether.runs.records import read_metrics, read_record
 
 
 class LoadedRun:
-    """A run that was made before: what `noether.train`, `noether.load_run` and `Job.result` return.
+    """An existing run, as `noether.train`, `noether.load_run` and `Job.result` return it.
 
     Args:
-        run, more: the run's folder; with more of them, the mean of several runs is predicted.
+        run, more: the run's folder; if more folders are given, predictions are the mean over all runs.
         checkpoint: best, latest or a checkpoint's name; None: best.
         weights: ema or raw; None: the EMA weights if the run has them.
-        trust: import what the settings of another user's run name by dotted path: read its config.yaml first.
+        trust: import the code that another user's run names by dotted path; read its config.yaml first.
 
-    RequestError: there is no such run, checkpoint or kind of weights, or it names code and is not trusted.
+    RequestError: the run, checkpoint or kind of weights does not exist, or the run names code and is not trusted.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class LoadedRun:
 
     @cached_property
     def model(self) -> nn.Module:
-        """The model with its weights, on the CPU, whatever its task; it takes a batch as the task has prepared it."""
+        """The model of any task, with its weights, on the CPU; it takes a batch that the task has prepared."""
         return load_model(self._members[0], torch.device("cpu"))[1]
 
     @cached_property
     def trained(self) -> TrainedModel:
-        """The model with the task that scales for it, on the CPU; loaded when it is first asked for."""
+        """The model with the task that scales its inputs and outputs, on the CPU; loaded on first use."""
         return self._ensemble[0]
 
     @cached_property
@@ -74,27 +74,27 @@ class LoadedRun:
 
     @cached_property
     def calibrated(self) -> Ensemble:
-        """The runs with what the validation split says of their errors, which the first use finds out and keeps."""
+        """The runs with their calibration on the validation split, which the first use computes and stores."""
         data = prepare_data(self.config) if read_calibration(self._members) is None else None
         return calibrated(self._ensemble, self._members, data, Console(None, speaks=False))
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The metrics of the test split, as result.json has them. RequestError: it was not evaluated."""
+        """The metrics of the test split, from result.json. RequestError: the run has not been evaluated."""
         result = read_record(self._folder.result)
         if "metrics" not in result:
             raise RequestError("run-not-evaluated", f"{self._folder.path} has not been evaluated",
-                               seen=f"no metrics in {self._folder.result}", expected="what an evaluation writes",
+                               seen=f"no metrics in {self._folder.result}", expected="the metrics of an evaluation",
                                fix=f"noether evaluate {self._folder.path}")  # fmt: skip
         return dict(result["metrics"])
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl: training and evaluations, in the order in which they were written."""
+        """The rows of metrics.jsonl, of training and evaluations, in the order in which they were written."""
         return list(read_metrics(self._folder.metrics))
 
     def history_frame(self) -> Any:
-        """Return the history as a pandas.DataFrame, a column for each value. RequestError: pandas is not installed."""
+        """Return the history as a pandas.DataFrame, one column per value. RequestError: pandas is not installed."""
         try:
             import pandas
         except ModuleNotFoundError:
@@ -105,7 +105,7 @@ class LoadedRun:
 
     @property
     def parameters(self) -> dict[str, tuple[Any, Any]]:
-        """The parameters that `predict` needs, with the range of the training split."""
+        """The parameters that `predict` needs, with their lowest and highest values in the training split."""
         seen = self.trained.task.seen.parameters
         return {name: (seen[name]["low"], seen[name]["high"]) for name in self.trained.task.parameters if name in seen}
 
@@ -125,22 +125,22 @@ class LoadedRun:
 
         Args:
             shape: a mesh file; points (N, 3) in m; or points and faces, (N, 3) and (F, 3) or (F, 4).
-            volume: (M, 3) in m, also predicted at.
+            volume: points (M, 3) in m in the volume, at which to predict too.
             points: further sets of points by name, such as {"wake_points": (M, 3)}.
-            scale: metres of one unit of a mesh file: 0.001 for one in mm; None: as in the files of training.
-            axes: files: positions are in the axes of the files that were trained on, and so are the vectors returned;
-                model: in the model's own.
-            chunk_size: points predicted at once; it changes nothing.
-            interval: percent of a new case that intervals are to cover; None: 90 for several runs, else none. The
-                validation split calibrates them once.
-            parameters: of the case, such as wind_speed=32.
+            scale: metres per unit of a mesh file: 0.001 for mm; None: as in the training files.
+            axes: axes of the positions given and of the vectors returned: "files", those of the training files, or
+                "model", the model's own.
+            chunk_size: number of points predicted at once; it does not change the result.
+            interval: share of a new case, in percent, that the intervals should cover, or "none"; None: 90 for several
+                runs, no intervals for one. The first call calibrates them on the validation split.
+            parameters: parameters of the case, such as wind_speed=32.
 
         Returns:
-            Each field (N,) or (N, C) in its unit, each output of the case, `points` (N, 3) at which the surface was
-            predicted, `scalars` (what is derived, as numbers), `units` of all that has one, and `outside` (in words:
-            parameters out of range, what of the shape is unlike the training shapes, and what a coefficient lacks).
-            With an interval also FIELD_spread, FIELD_low and FIELD_high of each field at points, `intervals` (low and
-            high of each scalar), and `nearer`, the share of validation shapes that are nearer to the training shapes.
+            Each field (N,) or (N, C) in its unit; each output of the case; `points` (N, 3), the points of the shape;
+            `scalars`, the derived numbers; `units` of all that have a unit; and `outside`, warnings: parameters out
+            of range, differences from the training shapes, coefficients that lack a value. With an interval also
+            FIELD_spread, FIELD_low and FIELD_high of each field at points; `intervals`, low and high of each scalar;
+            and `nearer`, the share of validation shapes that are nearer to the training shapes than this shape.
         """
         others = {**({} if volume is None else {"volume_points": volume}), **(points or {})}
         opened = open_shape(self.trained, shape, others, axes=axes, scale=scale)
@@ -173,16 +173,16 @@ class LoadedRun:
         chunk_size: int = 16384,
         **parameters: float | list[float],
     ) -> dict[str, Any]:
-        """Say what changes an output: its gradient at every point of a shape and by every parameter.
+        """Return the gradient of an output with respect to every point of a shape and every parameter.
 
         Args:
-            shape, scale, axes, chunk_size, parameters: as of `predict`.
+            shape, scale, axes, chunk_size, parameters: as for `predict`.
             of: a coefficient, an output of the case, "mean FIELD" or "max FIELD".
 
         Returns:
             `value` of the output and its `unit`; `points` (N, 3) in m; `gradient` (N, 3) per m, in the axes of the
-            shape; `outwards` (N,), the gain where 1 m² of surface is moved outwards by 1 m, None without faces; and
-            `parameters`, the gradient by each, (C,).
+            shape; `outwards` (N,), the gain if 1 m² of surface moves outwards by 1 m, None without faces; and
+            `parameters`, the gradient (C,) with respect to each.
         """
         opened = open_shape(self.trained, shape, {}, axes=axes, scale=scale)
         found = sensitivity(self.trained, opened.shape, of, parameters, chunk_size)

@@ -1,6 +1,6 @@
-"""A user's mesh or points → the input of a trained model: in its axes, as in training, and the query points. No torch.
+"""Convert a user's mesh or points into a model's input, in the model's axes. Does not import torch.
 
-A model has axes of its own where `noether data prepare` turned the files to them.
+A model's axes differ from those of the files if `noether data prepare` turned the files.
 """
 
 from collections.abc import Mapping
@@ -25,11 +25,11 @@ Axes = Literal["files", "model"]
 
 @dataclass(frozen=True)
 class Shape:
-    """A surface as it was given: points (N, 3) in m, faces (or None), normals and areas (zeros without faces).
+    """A surface: points (N, 3) in m, faces (or None), normals and areas (zeros without faces).
 
-    values: arrays with a row per point that the file held; rows: which of the file's points were kept.
-    of_file: points of the file, 0: as many as the shape has.
-    frontal: frontal areas that were computed, by the wind.
+    values: arrays of the file with a row per point; rows: the rows of the file's points that were kept.
+    of_file: number of points in the file; 0: as many as the shape has.
+    frontal: cache of the frontal areas, by wind direction.
     """
 
     points: np.ndarray
@@ -42,25 +42,25 @@ class Shape:
     frontal: dict[tuple[float, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
     def frontal_area(self, wind: tuple[float, ...]) -> float:
-        """The area of a mesh's shadow along the wind, in m²; a large mesh takes half a second, once."""
+        """Return the area of a mesh's shadow along the wind, in m², cached: a large mesh takes half a second."""
         assert self.faces is not None
         if wind not in self.frontal:
             self.frontal[wind] = surface_mesh.frontal_area(self.points, self.faces, np.asarray(wind))
         return self.frontal[wind]
 
     def lengthwise(self, up: np.ndarray) -> tuple[float, ...]:
-        """The direction (3,) across `up` in which the surface is longest: the wind's, of a body without yaw."""
+        """Return the direction (3,) across `up` in which the surface is longest: that of the wind if yaw is 0."""
         level = self.points - np.outer(self.points @ up, up) / (up @ up)
         return tuple(np.linalg.eigh(np.cov(level.T, aweights=self.areas))[1][:, -1].tolist())
 
     @classmethod
     def of_points(cls, points: np.ndarray) -> "Shape":
-        """Points alone, in m."""
+        """Make a shape of points in m, without faces."""
         return cls(points, None, np.zeros_like(points), np.zeros(len(points)), {}, np.arange(len(points)))
 
     @classmethod
     def of_mesh(cls, points: np.ndarray, faces: np.ndarray) -> "Shape":
-        """Points in m and faces, which are turned to look outwards."""
+        """Make a shape of points in m and faces, which are reoriented to face outwards."""
         faces = surface_mesh.oriented(points, faces)
         areas, normals = surface_mesh.point_areas(points, faces)
         return cls(points, faces, normals, areas, {}, np.arange(len(points)))
@@ -68,12 +68,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class FileAxes:
-    """From a user's axes to the model's, and back.
+    """Conversion from a user's axes to the model's and back.
 
-    rotation: (3, 3), turns a vector of the user's axes into the model's.
-    metres: of one unit of the user's files, unless they say otherwise.
-    words: what the axes are, such as "wind +x, up +z"; "" where they are the model's.
-    periods: the ranges of the fields that are angles, of which a model has cosine and sine.
+    rotation: (3, 3), turns a vector from the user's axes to the model's.
+    metres: metres per unit of the user's files, unless the user gives another scale.
+    words: description of the axes, such as "wind +x, up +z"; "" for the model's own axes.
+    periods: the ranges of the fields that are angles, which a model predicts as cosine and sine.
     """
 
     rotation: np.ndarray
@@ -83,9 +83,9 @@ class FileAxes:
 
     @classmethod
     def of(cls, space: Mapping[str, Any], axes: str, periods: Mapping[str, Period]) -> "FileAxes":
-        """The axes of the files that the data set has described in its `space`, or the model's own.
+        """Return the axes of the files as the data set's `space` describes them, or the model's own.
 
-        ValueError: `axes` is neither.
+        ValueError: `axes` is neither "files" nor "model".
         """
         if axes not in get_args(Axes):
             raise ValueError(f"axes are {' or '.join(get_args(Axes))}, not {axes!r}")
@@ -96,19 +96,19 @@ class FileAxes:
         return cls(rotation, float(files["metres"]), str(files["words"]), periods)
 
     def points(self, points: np.ndarray) -> np.ndarray:
-        """Positions (N, 3) in the model's axes."""
+        """Return positions (N, 3) in the model's axes."""
         return np.asarray(points @ self.rotation.T)
 
     def shape(self, shape: Shape) -> Shape:
-        """The shape in the model's axes, with the vectors and tensors of its file."""
+        """Return the shape in the model's axes, with the vectors and tensors of its file turned too."""
         into = turned(self.rotation)
         values = {name: into(np.asarray(value)) for name, value in shape.values.items()}
         return replace(shape, points=self.points(shape.points), normals=self.points(shape.normals), values=values)
 
     def back(self, fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Predicted fields (N,) or (N, C) in the user's axes; outputs of the case (3,) are turned as vectors are.
+        """Return predicted fields (N,) or (N, C) in the user's axes; outputs of the case (3,) turn like vectors.
 
-        Angles, (N, 2) of a model, are (N,) in their range.
+        Angles, which a model predicts as (N, 2), become (N,) in their range.
         """
         out = turned(self.rotation.T)
         return {name: as_angle(value, self.periods[name]) if name in self.periods
@@ -117,10 +117,10 @@ class FileAxes:
 
 
 def read_shape(path: Path, scale: float = 1.0, part: ShapePart = FACES) -> Shape:
-    """Read a mesh, of any format that `prepare` reads, at its last step, or points (.npy).
+    """Read a mesh at its last step, in any format that `prepare` reads, or points (.npy).
 
-    `part` at "faces": its surface; points that no face uses are left out. At "points" or "cells": the nodes of a solid,
-    or the centres of its cells, as points without faces.
+    If `part.at` is "faces", read the surface, without points that no face uses. If it is "points" or "cells", read the
+    nodes or the cell centres of a solid as points without faces.
 
     RequestError: the file cannot be read, or holds no points.
     """
@@ -145,7 +145,7 @@ def read_shape(path: Path, scale: float = 1.0, part: ShapePart = FACES) -> Shape
 
 
 def read_points(path: Path, scale: float = 1.0, part: ShapePart = POINTS) -> np.ndarray:
-    """Read points (N, 3) from a .npy file, or those of a mesh file. RequestError as `read_shape`."""
+    """Read points (N, 3) from a .npy file or a mesh file. RequestError: as for `read_shape`."""
     if path.suffix != ".npy":
         nodes = part._replace(at="points") if part.at == "cells" else part
         return read_mesh_apart(path, nodes).points * scale
@@ -153,7 +153,7 @@ def read_points(path: Path, scale: float = 1.0, part: ShapePart = POINTS) -> np.
 
 
 def checked_points(array: Any, name: str) -> np.ndarray:
-    """Return an array as points (N, 3), float64. RequestError: it holds something else; `name` says what it is."""
+    """Return an array as points (N, 3), float64. RequestError, with `name` in its text: it holds something else."""
     points = np.asarray(array, np.float64)
     if points.ndim != 2 or points.shape[1] != 3 or not len(points) or not np.isfinite(points).all():
         fits = points.ndim == 2 and points.shape[1] == 3 and len(points) > 0
@@ -167,12 +167,12 @@ def checked_points(array: Any, name: str) -> np.ndarray:
 def check_range(
     path: Path, points: np.ndarray, low: np.ndarray, high: np.ndarray, axes: str = "", *, scale: float = 1.0
 ) -> list[str]:
-    """Hold the points' bounding box against that of training (low, high); return warnings in words.
+    """Compare the points' bounding box with the training box (low, high) and return warnings.
 
-    axes: what each axis is, for the refusals.
-    scale: what the points have been multiplied with.
+    axes: description of the axes, for the error messages.
+    scale: the factor by which the points were multiplied.
 
-    RequestError: the shape is more than 4 times as large or small, or lies wholly elsewhere: most often it is in mm.
+    RequestError: the shape is more than 4 times too large or too small (most often it is in mm), or wholly elsewhere.
     """
     own_low, own_high = points.min(axis=0), points.max(axis=0)
     size, trained = float((own_high - own_low).max()), float((high - low).max())
@@ -186,11 +186,11 @@ def check_range(
         fits = trained / 4 <= in_file * metres <= trained * 4
         raise RequestError(
             "shape-size",
-            f"{path} is {size / trained:.3g} times as large as what the model was trained on"
+            f"{path} is {size / trained:.3g} times as large as the training data"
             + (f": is its unit of length {unit}?" if fits else ""),
             seen=seen,
             expected=expected,
-            fix=f"--scale {metres:g}" if fits else "use a shape of the size of the training shapes, or --scale",
+            fix=f"--scale {metres:g}" if fits else "use a shape as large as the training shapes, or --scale",
         )
     if (own_low > high).any() or (own_high < low).any():
         raise RequestError("shape-outside-domain", f"{path} lies completely outside the box of the training data",
@@ -208,9 +208,9 @@ def check_range(
 
 
 def open_surface_warnings(path: Path, shape: Shape, box: tuple[np.ndarray, np.ndarray] | None = None) -> list[str]:
-    """Say that a surface is open, and by how much, or wound two ways: forces are integrated over the faces.
+    """Return warnings that a surface is open or inconsistently wound: forces are integrated over its faces.
 
-    What is open only in a face of the `box` of all training shapes, as a car is on the ground, ends where those end.
+    A hole in a face of the `box` of all training shapes, such as a car's on the ground, is not reported.
     """
     if shape.faces is None:
         return []
@@ -220,7 +220,7 @@ def open_surface_warnings(path: Path, shape: Shape, box: tuple[np.ndarray, np.nd
         f"is open: {holes.edges:,} edges belong to one face only, round {holes.holes:,} "
         f"{'hole' if holes.holes == 1 else 'holes'} of about {holes.area:.3g} m² ({holes.area / whole:.1%} of the "
         "surface); forces lack what acts there": holes.edges,
-        f"has faces that look inwards: {holes.against:,} edges lie between two that are wound against each other; "
+        f"has faces that look inwards: {holes.against:,} edges lie between two faces wound in opposite directions; "
         "forces have the wrong sign there": holes.against,
         f"has {holes.inwards:,} closed {'part that looks' if holes.inwards == 1 else 'parts that look'} inwards; "
         "unless they are cavities, forces have the wrong sign there": holes.inwards,
@@ -231,35 +231,35 @@ def open_surface_warnings(path: Path, shape: Shape, box: tuple[np.ndarray, np.nd
 
 @dataclass(frozen=True)
 class ShownBy:
-    """Which points show a shape to a model: rows (n,) of its own, or places on its faces, to which those are nearest.
+    """The points that show a shape to a model: the shape's points `rows` (n,), or sampled `places` on its faces.
 
-    Normals and values are those of the rows.
+    Each place takes its normal and values from its row, the shape's nearest point.
     """
 
     rows: np.ndarray
     places: surface_mesh.SurfaceSamples | None = None
 
     def of(self, points: Any) -> Any:
-        """The points (n, 3) that show the shape, whose own points (N, 3), an array or a tensor, may have moved."""
+        """Return the points (n, 3) that show the shape; its points (N, 3), an array or a tensor, may have moved."""
         return points[self.rows] if self.places is None else self.places.of(points)
 
 
 def shown_by(shape: Shape, count: int) -> ShownBy:
-    """The `count` points, as many as the model has learned to read, that show it a shape.
+    """Choose the `count` points that show a shape to a model, as many as it has learned to read.
 
-    A mesh with as many points is taken as it is; others are sampled evenly by area, the same way each time. Points
-    without faces are thinned, or taken all where they are fewer.
+    A mesh with exactly `count` points is used unchanged; other meshes are sampled evenly by area, always in the same
+    way. Points without faces are thinned to `count`, or all used if there are fewer.
     """
     if shape.faces is None or len(shape.points) == count:
         drawn = fixed_rows(len(shape.points), count)
-        # In such an order that those which evaluation draws of them are the first of all: what an export takes.
+        # Ordered so that the points that evaluation draws come first: an export uses the first points.
         return ShownBy(drawn[np.argsort(fixed_rows(len(drawn), count))])
     places = surface_mesh.sample_surface(shape.points, shape.faces, count)
     return ShownBy(np.asarray(cKDTree(shape.points).query(places.of(shape.points))[1]), places)
 
 
 def as_trained(shape: Shape, shown: ShownBy) -> Shape:
-    """The shape by the points that show it, with normals and values."""
+    """Return the shape reduced to the points that show it, with normals and values."""
     rows = shown.rows
     values = {name: array[rows] for name, array in shape.values.items()}
     return Shape(shown.of(shape.points), None, shape.normals[rows], shape.areas[rows], values, shape.rows[rows])

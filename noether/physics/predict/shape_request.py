@@ -1,4 +1,4 @@
-"""Starts what is asked about a user's shape: a prediction, or what changes it."""
+"""Check requests about a user's shape and start the worker that predicts or computes sensitivities."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +18,7 @@ from noether.physics.uncertainty.ensemble_members import check_members, read_cal
 
 @dataclass(frozen=True)
 class ShapeRequest:
-    """A user's shape, and the file to write of it. scale: None: the unit of training's files."""
+    """A user's shape and the file to write. scale: metres per unit of its files; None: as in the training files."""
 
     mesh: Path
     out: Path
@@ -30,9 +30,9 @@ class ShapeRequest:
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """What is predicted: the fields of one or more runs' models on a user's shape.
+    """A request to predict the fields of one or more runs on a user's shape.
 
-    level: of the interval, in percent; data: what it is calibrated with, where that was not done before.
+    level: level of the interval in percent; data: folder of the data to calibrate with; None if not needed.
     """
 
     shape: ShapeRequest
@@ -45,7 +45,7 @@ class PredictRequest:
 
 @dataclass(frozen=True)
 class SensitivityRequest:
-    """Of which output the gradient is asked for, on a user's shape."""
+    """A request for the gradient of the output `of` on a user's shape."""
 
     shape: ShapeRequest
     of: str
@@ -57,11 +57,11 @@ def predict_here(
 ) -> int:
     """Predict the fields of one or more runs on a user's shape.
 
-    RequestError: there is no such file, or the shape is nothing like what was trained on.
+    RequestError: a file does not exist, or a shape is too unlike the training shapes.
     """
     files = [_file(name, path) if path else None for name, path in (("volume", volume), ("truth", truth))]
     level = interval_level(interval, len(wanted))
-    members = tuple(map(choose_model, wanted))  # Last: it reads the whole checkpoints.
+    members = tuple(map(choose_model, wanted))  # Last, because it reads the whole checkpoints.
     check_members(members)
     config = members[0].config
     data = prepare_data(config) if level is not None and read_calibration(members) is None else None
@@ -70,13 +70,13 @@ def predict_here(
 
 
 def sensitivity_here(wanted: WantedModel, shape: ShapeRequest, of: str) -> int:
-    """Say what changes an output of a run's model on a user's shape. RequestError as `predict_here`."""
+    """Report what changes an output of a run's model on a user's shape. RequestError: as for `predict_here`."""
     request = SensitivityRequest(shape, of, choose_model(wanted))
     return run_here(request.chosen.config, "noether.physics.predict.sensitivity.sensitivity_worker", request)
 
 
 def interval_level(interval: str | None, runs: int) -> int | None:
-    """Return the percent of the interval that is asked for: where none is, 90 for several runs; None: no interval."""
+    """Return the requested level of the interval in percent, by default 90 for several runs; None: no interval."""
     if interval == "none" or (interval is None and runs == 1):
         return None
     return number_of("interval", (interval or "90").removesuffix("%"), int, 1, 99, "--interval 90      (or none)")
@@ -85,7 +85,7 @@ def interval_level(interval: str | None, runs: int) -> int | None:
 def typed_shape(
     mesh: str, out: str, scale: str | None, axes: str, chunk: str, parameters: str, *, command: str
 ) -> ShapeRequest:
-    """Read the flags of a shape, as they are typed. RequestError: one is wrong, or `command` has no --mesh."""
+    """Parse the flags of a shape as typed by the user. RequestError: a flag is wrong, or `command` lacks --mesh."""
     if not mesh:
         fix = f"{command} --mesh FILE"
         raise RequestError("mesh-flag-missing", "--mesh is needed", expected="a mesh or points", fix=fix)
@@ -105,7 +105,7 @@ def typed_shape(
 
 
 def _parameters(text: str) -> dict[str, float | list[float]]:
-    """Read "wind_speed=32,angle=5"; a parameter of several components has its numbers apart by spaces."""
+    """Parse "wind_speed=32,angle=5"; spaces separate the components of a parameter that has several."""
     parameters: dict[str, float | list[float]] = {}
     for part in (part for part in text.split(",") if part.strip()):
         name, _, value = part.partition("=")
@@ -130,6 +130,6 @@ def _file(name: str, path: str) -> Path:
         near = nearest(found.name, beside) or next(iter(alike), None)
         fix = f"--{name} {quote(str(folder / near))}" if near else f"ls {quote(str(folder))}"
         if not folder.is_dir():
-            fix = f"--{name} FILE      (there is no folder {folder} either)"
+            fix = f"--{name} FILE      (the folder {folder} does not exist either)"
         raise RequestError("no-input-file", f"no file {found}", seen=f"--{name} {found}", expected="a file", fix=fix)
     return found

@@ -1,4 +1,4 @@
-"""Fields at points or on a mesh → a file that ParaView, and `predict --mesh`, open: .vtu, .vtk or .vtp."""
+"""Write fields at points or on a mesh to a .vtu, .vtk or .vtp file, which ParaView and `predict --mesh` open."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,14 +16,14 @@ from noether.core.tasks.base import Task, by_channel
 from noether.physics.cases.mesh_files import import_pyvista, raising_what_vtk_says, read_array
 from noether.physics.cases.mesh_source import FACES, ShapePart, whole_mesh
 
-if TYPE_CHECKING:  # It imports SciPy, which a rank that trains does not need.
+if TYPE_CHECKING:  # This module imports SciPy, which training ranks do not need.
     from noether.physics.predict.shape_input import Shape
 
 SUFFIXES = (".vtu", ".vtk", ".vtp")
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a name whose suffix is not a format that can be written. RequestError."""
+    """Raise RequestError if a path's suffix is not a format that can be written."""
     if path.suffix not in SUFFIXES:
         raise RequestError("unknown-suffix", f"{path.name} has a suffix that cannot be written",
                            seen=path.suffix or "no suffix", expected=", ".join(SUFFIXES),
@@ -31,7 +31,7 @@ def check_suffix(path: Path) -> None:
 
 
 def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write points (N, 3) with arrays (N,) or (N, C); faces (F, 3) or (F, 4), or None: a vertex for each point.
+    """Write points (N, 3) with arrays (N,) or (N, C); faces are (F, 3) or (F, 4), or None for one vertex per point.
 
     RequestError: the suffix is not a known format, pyvista is not installed, or the file cannot be written.
     """
@@ -49,11 +49,11 @@ def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, array
 def write_case_files(
     folder: Path, task: Task, shown: Sequence[ShownCase], names: Sequence[str], faces: Sequence[np.ndarray | None]
 ) -> list[str]:
-    """Write `LABEL_NAME_SET.vtu` of each case and set of points, the second worst as `worst-2`; return the paths.
+    """Write `LABEL_NAME_SET.vtu` for each case and set of points; return the paths. The second worst is `worst-2`.
 
     Args:
-        folder, task: where to, and what names the fields and their points.
-        shown, faces: the cases, and the faces of the surface points of each, where they are known.
+        folder, task: the folder to write to, and the task that names the fields and their points.
+        shown, faces: the cases, and for each the faces of its surface points, or None if unknown.
         names: names of all samples, by position.
     """
     written = []
@@ -73,15 +73,15 @@ def write_case_files(
 def write_on_shape(
     path: Path, source: Path, shape: "Shape", arrays: Mapping[str, np.ndarray], part: ShapePart = FACES
 ) -> None:
-    """Write the mesh of a file again, in its own unit and axes and with its own cells and arrays, with more arrays.
+    """Write a copy of a mesh file, in the file's unit and axes and with its cells and arrays, and add arrays.
 
-    Of a .npy file its points are written.
+    If the source is a .npy file, write its points.
 
-    path: what is written.
-    source: the file that `shape` was read from. Points or cells of it that the shape has no row for have NaN.
-    arrays: by name, (N,) or (N, C), a row for each of the shape.
-    part: what of the source the shape is; at "cells" its arrays are, too.
-    RequestError: as `write_fields`, or a .vtp was asked for and the mesh has cells in space.
+    path: the file to write.
+    source: the file that `shape` was read from. Its points or cells that the shape has no row for get NaN.
+    arrays: arrays by name, (N,) or (N, C), with one row per point of the shape.
+    part: the part of the source that the shape was read from; if it is "cells", the arrays become cell data.
+    RequestError: as for `write_fields`, or `path` is a .vtp file and the mesh is not a pure surface or point set.
     """
     if source.suffix == ".npy":
         return write_fields(path, read_array(source)[shape.rows], shape.faces, arrays)
@@ -105,11 +105,11 @@ def write_on_shape(
 
 
 def _save(mesh: Any, path: Path) -> None:
-    """Save a mesh, which gets its name when it is whole. RequestError: it cannot be written."""
+    """Save a mesh atomically: write a temporary file, then rename it. RequestError: it cannot be written."""
     try:
         made = UNFENCED.partial(path)
-        partial = made.with_name(f"{made.name}{path.suffix}")  # VTK chooses the format by it.
-        create_plain(partial).close()  # the reason why a folder cannot be written, which VTK does not give
+        partial = made.with_name(f"{made.name}{path.suffix}")  # VTK chooses the format by the suffix.
+        create_plain(partial).close()  # Raises the reason if the folder is not writable; VTK does not give it.
         try:
             with raising_what_vtk_says():
                 mesh.save(partial)
@@ -122,6 +122,6 @@ def _save(mesh: Any, path: Path) -> None:
 
 
 def field_arrays(name: str, prediction: np.ndarray, truth: np.ndarray | None = None) -> dict[str, np.ndarray]:
-    """Return the arrays by which a file shows a field: prediction and, where it is known, truth and error."""
+    """Return the arrays that show a field in a file: the prediction and, if the truth is known, truth and error."""
     arrays = {f"{name}_prediction": prediction}
     return arrays if truth is None else {**arrays, name: truth, f"{name}_error": prediction - truth}

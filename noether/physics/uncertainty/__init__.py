@@ -1,1 +1,1 @@
-"""Ensembles and conformal intervals: how sure a prediction is."""
+"""Uncertainty of predictions: ensembles and conformal intervals."""

@@ -1,4 +1,4 @@
-"""Several runs as one model: mean, spread and an interval that the validation split has calibrated."""
+"""Predictions of several runs together: mean, spread and intervals calibrated on the validation split."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,23 +32,23 @@ from noether.physics.uncertainty.ensemble_members import differing, read_calibra
 from noether.runs.records import CALIBRATION_VERSION, write_record
 
 LEVELS = np.arange(1, 100)
-"""Nominal shares, in percent."""
+"""The nominal levels of intervals, in percent."""
 ROUNDING = 1e-9
-"""Of sums of shares: a level that they reach exactly is reached."""
+"""Tolerance for sums of shares, so that a sum that equals a level exactly reaches it."""
 KEPT = 2048
-"""Scores of a case that are kept at most, evenly spaced in their order."""
+"""Largest number of scores kept of a case, at evenly spaced ranks."""
 
 
 def kept_scores(scores: np.ndarray) -> np.ndarray:
-    """Return the scores (n,) of a case in order, of many those at evenly spaced ranks."""
+    """Return the scores (n,) of a case in ascending order, thinned to KEPT evenly spaced ranks if there are more."""
     kept = min(KEPT, len(scores))
     return np.asarray(np.sort(scores)[np.ceil((np.arange(kept) + 1) * len(scores) / kept).astype(int) - 1])
 
 
 def conformal_quantiles(cases: Sequence[np.ndarray]) -> np.ndarray:
-    """Return for each of LEVELS the score (99,) that a new case's points stay below; inf where cases are too few.
+    """Return for each of LEVELS the score (99,) below which a new case's points stay; inf if there are too few cases.
 
-    cases: the scores (n,) of each case in order.
+    cases: the scores (n,) of each case, in ascending order.
     """
     count = len(cases)
     values = np.concatenate(cases)
@@ -65,29 +65,29 @@ def conformal_quantiles(cases: Sequence[np.ndarray]) -> np.ndarray:
         among_others = (count * below - below_in_own) / (count - 1)
         hardest = np.argsort(among_others, kind="stable")
         place = np.searchsorted(np.cumsum(shares[hardest]), LEVELS / 100 - ROUNDING)
-        needed = among_others[hardest][np.minimum(place, len(values) - 1)] + 2 * ROUNDING  # above that share
+        needed = among_others[hardest][np.minimum(place, len(values) - 1)] + 2 * ROUNDING  # Strictly above that share.
     return np.asarray(np.append(values, np.inf)[np.searchsorted(reached, needed - ROUNDING)])
 
 
 def covered_shares(cases: Sequence[np.ndarray], quantiles: np.ndarray) -> np.ndarray:
-    """Return the mean over cases of the share (99,) of their scores that stays below each quantile (99,)."""
+    """Return the share (99,) of a case's scores that do not exceed each quantile (99,), averaged over the cases."""
     below = [np.searchsorted(np.sort(case), quantiles, side="right") / len(case) for case in cases]
     return np.asarray(np.mean(below, axis=0))
 
 
 def highest_level(cases: int) -> int:
-    """Return the highest of LEVELS, in percent, that so many cases calibrate; 0: none."""
+    """Return the highest of LEVELS, in percent, that the given number of cases can calibrate; 0: none."""
     return 100 * cases // (cases + 1)
 
 
 COMPONENTS = 96
-"""Principal components of the latents at most. The small ones tell a shape outside the ranges best."""
+"""Largest number of principal components of the latents. The small ones best reveal a shape outside the ranges."""
 SHAPES_A_COMPONENT = 4
-"""Training shapes at least, from which the deviation along a component is known."""
+"""Smallest number of training shapes per component, so that the deviation along it is well estimated."""
 
 
 def fit_distance(latents: np.ndarray) -> dict[str, np.ndarray]:
-    """Return what a distance is measured by: the mean (d,) of latents (n, d) of training shapes, and axes (k, d).
+    """Return the mean (d,) and axes (k, d) by which distances are measured, from latents (n, d) of training shapes.
 
     The axes are the principal components, each divided by the standard deviation along it.
     """
@@ -106,27 +106,27 @@ def distances(fitted: Mapping[str, Any], latents: np.ndarray) -> np.ndarray:
 
 
 SCALED_BY = 64
-"""Training cases whose errors are the scale beside which a spread counts."""
+"""Number of training cases whose mean error gives `floor`, which is added to every spread."""
 
 DRAWS = 16
-"""Draws of a shape's points of which the latents' mean is taken: by 512 points alone, one shape's own latents differ as
-much as those of shapes in and out of the training shapes' ranges."""
+"""Number of draws of a shape's points over which its latent is averaged. With a single draw of 512 points, the latents
+of one shape differ as much as those of shapes inside and outside the ranges of the training shapes."""
 
 Values = dict[str, np.ndarray]
-"""Of one case: fields (N, C), and coefficients and outputs of the case (1, 1), by their labels."""
+"""The values of one case by label: fields (N, C), coefficients and outputs of the case (1, 1)."""
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """The runs' models, in the order in which they were named, and what was calibrated, as the record has it."""
+    """The runs' models, in the order in which they were named, and the record of their calibration."""
 
     members: tuple[TrainedModel, ...]
     record: Mapping[str, Any]
 
     def half_width(self, label: str, spread: np.ndarray, level: int) -> np.ndarray:
-        """Return how far the interval reaches to both sides, from the spread: (N, C), (N,) of one component, or ().
+        """Return the half-width of the interval for a spread (N, C), (N,) for one component, or ().
 
-        RequestError: the validation split has too few cases for such a level.
+        RequestError: the validation split has too few cases for this level.
         """
         own, cases = self.record["outputs"][label], self.record["cases"]["validation"]
         quantiles = [column[level - 1] for column in own["quantiles"]]
@@ -143,7 +143,7 @@ class Ensemble:
 
 
 def mean_and_spread(predictions: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the standard deviation (of the sample) over the members; of one member, 0."""
+    """Return the mean and the sample standard deviation over the members; the latter is 0 for a single member."""
     stacked = np.stack(predictions)
     spread = stacked.std(axis=0, ddof=1) if len(stacked) > 1 else np.zeros(stacked.shape[1:])
     return stacked.mean(axis=0), spread
@@ -153,18 +153,18 @@ def mean_and_spread(predictions: Sequence[np.ndarray]) -> tuple[np.ndarray, np.n
 def calibrate(
     members: Sequence[TrainedModel], chosen: Sequence[ChosenModel], data: Path | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Measure residuals and distances on the validation split, and what they cover of the test split.
+    """Calibrate intervals and distances on the validation split, and measure the coverage on the test split.
 
     members, chosen: the models, and the checkpoints that they were loaded from.
     data: the folder of the data, as `prepare_data` returned it.
-    say: is told what takes its time.
-    RequestError: there is no validation split, or the data is not what the runs were trained on.
+    say: called with a line on what is computed.
+    RequestError: there is no validation split, or the data is not the data that the runs were trained on.
     """
     splits = _splits_of(chosen[0], data)
     train, validation = held_out(chosen[0].config, splits)
     check_held_out(validation, "leave --interval out")
     test = list(range(len(splits.test)))
-    say(f"calibrating on {len(validation)} validation cases, and measuring on {len(test)} test cases; once")
+    say(f"calibrating once, on {len(validation)} validation cases, and measuring coverage on {len(test)} test cases")
     floors: dict[str, list[np.ndarray]] = {}
     for case in _cases(members, splits.train, train[:SCALED_BY]):
         for label, (mean, _, truth) in case.items():
@@ -193,9 +193,9 @@ def _splits_of(chosen: ChosenModel, data: Path | None) -> Splits:
     with code_granted(chosen.code):
         splits = open_splits(chosen.config, data)
     if (trained_on := chosen.checkpoint.meta()["data"]) not in (None, now := data_identity(splits)):
-        raise RequestError("data-not-of-the-runs", "the data is not what the runs were trained on",
+        raise RequestError("data-not-of-the-runs", "the data is not the data that the runs were trained on",
                            seen=differing(trained_on, now),
-                           expected="the data of the runs, of which their validation split was held out",
+                           expected="the data of the runs, from which their validation split was held out",
                            fix="put the data of the runs back, or leave --interval out")  # fmt: skip
     return splits
 
@@ -204,7 +204,7 @@ def _splits_of(chosen: ChosenModel, data: Path | None) -> Splits:
 def scores_of(
     members: Sequence[TrainedModel], dataset: Dataset, indices: Sequence[int], floor: Values
 ) -> dict[str, list[list[np.ndarray]]]:
-    """Return by label, case and component the scores |y − mean| / (spread + floor) of its points."""
+    """Return the scores |y − mean| / (spread + floor) of points, by label, case and component."""
     found: dict[str, list[list[np.ndarray]]] = {}
     for case in _cases(members, dataset, indices):
         for label, (mean, spread, truth) in case.items():
@@ -216,14 +216,14 @@ def scores_of(
 def _cases(
     members: Sequence[TrainedModel], dataset: Dataset, indices: Sequence[int]
 ) -> Iterator[dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
-    """Yield mean, spread and truth of each output of each case."""
+    """Yield for each case the mean, spread and truth of each output."""
     for of_case in zip(*(_predictions(member, dataset, indices) for member in members), strict=True):
         yield {label: (*mean_and_spread([values[label] for values, _ in of_case]), truth)
                for label, truth in of_case[0][1].items()}  # fmt: skip
 
 
 def _predictions(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> Iterator[tuple[Values, Values]]:
-    """Yield a member's prediction of each case, and the truth."""
+    """Yield a member's prediction for each case, and the truth."""
     task, chunk = member.task, member.config.trainer.evaluation_chunk_size
     for given in evaluation_batches(dataset, [[index] for index in indices], member.draw(dataset)):
         batch = to_device(given, member.device, member.precision.weights)
@@ -241,7 +241,7 @@ def _predictions(member: TrainedModel, dataset: Dataset, indices: Sequence[int])
 def _fit_distances(
     members: Sequence[TrainedModel], dataset: Dataset, train: Sequence[int], validation: Sequence[int]
 ) -> dict[str, Any] | None:
-    """What distances are measured by, and those of the validation split; None for models without a latent."""
+    """Return each member's mean and axes, and the validation shapes' distances; None for models without a latent."""
     if not all(isinstance(member.model, PointModel) for member in members):
         return None
     fitted = [fit_distance(_latents(member, dataset, train)) for member in members]
@@ -259,7 +259,7 @@ def _latents(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> 
 
 
 def latent(member: TrainedModel, draws: Iterable[Mapping[str, Tensor]]) -> np.ndarray:
-    """Return the mean over draws of a case's points of its pooled latent, with its standardised parameters, (d,)."""
+    """Return a case's pooled latent and standardised parameters, (d,), averaged over draws of its points."""
     found = []
     for drawn in draws:
         batch = to_device({key: value[None] for key, value in drawn.items()}, member.device, member.precision.weights)
@@ -272,7 +272,7 @@ def latent(member: TrainedModel, draws: Iterable[Mapping[str, Tensor]]) -> np.nd
 
 
 def shape_distance(ensemble: Ensemble, shape: Shape, others: PointSets, parameters: Parameters) -> float | None:
-    """Return how far a shape is from the training shapes, the mean over the members; None: they have no latent."""
+    """Return a shape's distance from the training shapes, averaged over the members; None if they have no latent."""
     if (known := ensemble.record["distance"]) is None:
         return None
     found = [
@@ -284,11 +284,11 @@ def shape_distance(ensemble: Ensemble, shape: Shape, others: PointSets, paramete
 
 @dataclass(frozen=True)
 class Prediction:
-    """What members predict of a shape, in the model's axes.
+    """The members' joint prediction for a shape, in the model's axes.
 
     fields: mean of each field (N,) or (N, C) and output of the case; scalars: mean of each coefficient and output of
-    the case by its label; spreads: standard deviation of fields and of labels over the members.
-    nearer: share of the validation split's shapes that are nearer to the training shapes; None where it is not known.
+    the case, by label; spreads: standard deviation over the members of each field and scalar.
+    nearer: share of the validation shapes that are nearer to the training shapes than this shape; None if unknown.
     """
 
     fields: dict[str, np.ndarray]
@@ -298,13 +298,13 @@ class Prediction:
     nearer: float | None = None
 
     def arrays(self, name: str, mean: np.ndarray, files: FileAxes) -> dict[str, np.ndarray]:
-        """Return what a file has of a field beside its prediction, the `mean`, in the axes of the files.
+        """Return a field's arrays FIELD_spread, FIELD_low and FIELD_high for a file, in the axes of the files.
 
-        That is spread, low and high; of a field without an interval nothing.
+        `mean` is the field's prediction in these axes. A field without an interval has no such arrays.
         """
         if name not in self.half_widths:
             return {}
-        # Axes of files are the model's, exchanged and turned round: so is what stands beside a component.
+        # The files' axes are the model's axes, permuted and flipped. The widths of components are only permuted.
         beside = replace(files, rotation=np.abs(files.rotation)).back
         half, spread = (
             as_arc(beside({"": own[name]})[""], files.periods.get(name)) for own in (self.half_widths, self.spreads)
@@ -321,11 +321,11 @@ def predict_together(
     *,
     calibration: tuple[Ensemble, int] | None,
 ) -> Prediction:
-    """Predict a shape with each member.
+    """Predict the fields of a shape with each member, and return their mean, spread and intervals.
 
-    shape, others, parameters, chunk_size: as of `TrainedModel.shape_batch` and `predict_shape`.
+    shape, others, parameters, chunk_size: as for `TrainedModel.shape_batch` and `predict_shape`.
     calibration: the ensemble with its record, and the level of the interval in percent; None: no interval.
-    RequestError: as of these, or too few cases were held out for such a level.
+    RequestError: as for these methods, or too few cases were held out for this level.
     """
     every = [member.predict_shape(member.shape_batch(shape, others, parameters), chunk_size) for member in members]
     labels = [member.scalar_values(shape, own, parameters) for member, own in zip(members, every, strict=True)]
@@ -350,7 +350,7 @@ def predict_together(
 def calibrated(
     members: Sequence[TrainedModel], chosen: Sequence[ChosenModel], data: Path | None, console: Console
 ) -> Ensemble:
-    """Return the ensemble as it was calibrated before, or calibrates it and keep that with the first run."""
+    """Return the ensemble with its stored calibration; else calibrate it and store the record with the first run."""
     record = read_calibration(chosen)
     if record is None:
         record = calibrate(members, chosen, data, console.say)
@@ -358,20 +358,20 @@ def calibrated(
         try:
             path.parent.mkdir(exist_ok=True)
             write_record(path, record)
-            console.say(f"calibrated; its curve is in the report: noether report {chosen[0].folder.path}")
-        except OSError as error:  # Another user's run: the next prediction calibrates again.
-            Console(None, speaks=True, stream=sys.stderr).warn(f"the calibration is not kept: {error}")
+            console.say(f"calibrated; the report shows the curve: noether report {chosen[0].folder.path}")
+        except OSError as error:  # For example, another user's run: the next prediction calibrates again.
+            Console(None, speaks=True, stream=sys.stderr).warn(f"the calibration could not be saved: {error}")
     return Ensemble(tuple(members), record)
 
 
 def interval_table(trained: TrainedModel, found: Prediction, ensemble: Ensemble, level: int) -> Table:
-    """Return a row for each coefficient and field: value, spread, interval, and what it covers of the test split."""
+    """Return a table of each coefficient and field: value, spread, interval, and its coverage of the test split."""
     covers = f"covers, {ensemble.record['cases']['test']} test cases"
     table = Table("", "prediction", "spread", f"{level} % interval", covers, box=None, padding=(0, 2, 0, 0))
     for label in dict.fromkeys((*found.half_widths, *found.scalars)):
         words, mean = partial(trained.output_text, label), found.scalars.get(label)
         period = trained.task.fields[label].period if mean is None else None
-        interval, share = NONE, NONE  # of what samples lack something for
+        interval, share = NONE, NONE  # Shown if samples lack data for this label.
         if label in found.half_widths:
             half = float(np.mean(as_arc(found.half_widths[label], period)))
             interval = f"± {words(half)}" if mean is None else f"{words(mean - half)} to {words(mean + half)}"
@@ -383,11 +383,11 @@ def interval_table(trained: TrainedModel, found: Prediction, ensemble: Ensemble,
 
 
 def likeness_words(found: Prediction, ensemble: Ensemble) -> str:
-    """Say how unlike the training shapes a shape is, where it is further from them than the validation shapes."""
+    """Return a warning if a shape is farther from the training shapes than every validation shape, else ""."""
     if found.nearer is None or found.nearer < 1:
         return ""
     count = ensemble.record["cases"]["validation"]
     return (
-        f"the shape is unlike anything trained on: all {count} validation shapes are nearer to the training shapes; "
-        "an interval promises nothing here"
+        f"the shape is unlike all training shapes: all {count} validation shapes are nearer to the training shapes; "
+        "intervals are not reliable here"
     )

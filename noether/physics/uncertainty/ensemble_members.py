@@ -1,4 +1,4 @@
-"""Which runs make an ensemble: those that are named, or of a sweep, and whether they fit together. No torch here."""
+"""Find the runs of an ensemble, by name or from a sweep, and check that they fit together. Does not import torch."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -12,9 +12,9 @@ from noether.runs.records import parse_calibration, parse_record
 
 
 def named_runs(words: Sequence[str]) -> list[str]:
-    """Return the runs that words name: a run, a folder of runs, or a sweep: NAME.sweep.json, or NAME alone.
+    """Return the runs named by words; each word is a run, a folder of runs, or a sweep (NAME.sweep.json or NAME).
 
-    Of a folder, the runs that saved nothing are left out, with a line, unless none saved anything.
+    Runs of a folder without a checkpoint are left out, with a printed line, unless no run has a checkpoint.
     """
     found: dict[str, None] = {}
     for word in words:
@@ -25,14 +25,14 @@ def named_runs(words: Sequence[str]) -> list[str]:
         if any(map(is_run, (path, *places))):
             found[word] = None
             if sweep is not None:
-                say_of_settings(f"{word} is taken for the run of that name; the sweep's runs are those of {sweep}")
+                say_of_settings(f"{word} names a run and a sweep: the run is used; for the sweep's runs, give {sweep}")
         elif sweep is not None:
             found |= dict.fromkeys(_runs_of(sweep))
         elif path.is_dir() and (inside := sorted(path.glob("*/config.yaml"))):
             runs = [config.parent for config in inside]
             trained = [run for run in runs if checkpoint_paths(RunFolder(run).checkpoints)] or runs
             if empty := [run.name for run in runs if run not in trained]:
-                say_of_settings(f"{word}: left out, as they have no checkpoint: {', '.join(empty)}")
+                say_of_settings(f"{word}: left out because they have no checkpoint: {', '.join(empty)}")
             found |= dict.fromkeys(map(str, trained))
         else:
             found[word] = None
@@ -43,19 +43,19 @@ def _runs_of(sweep: Path) -> list[str]:
     try:
         return [str(sweep.parent / Path(run["run"]).name) for run in parse_record(sweep)["runs"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise RequestError("sweep-damaged", f"{sweep} does not say which runs it has",
-                           seen=f"{type(error).__name__}: {error}", expected="the file as a sweep has written it",
-                           fix=f"the runs by their names, in place of {sweep.name}") from None  # fmt: skip
+        raise RequestError("sweep-damaged", f"{sweep} does not list its runs",
+                           seen=f"{type(error).__name__}: {error}", expected="the unmodified file of a sweep",
+                           fix=f"give the names of the runs, in place of {sweep.name}") from None  # fmt: skip
 
 
 def record_path(chosen: Sequence[ChosenModel]) -> Path:
-    """Return where the calibration of these checkpoints lies: with the first run, named after all of them in order."""
+    """Return the path of the checkpoints' calibration: in the first run, named by a digest of all, in their order."""
     names = [f"{one.checkpoint.meta()['meta_sha256']} {one.weights}" for one in chosen]
     return chosen[0].folder.evaluation / f"intervals-{sha256(' '.join(names).encode()).hexdigest()[:12]}.json"
 
 
 def read_calibration(chosen: Sequence[ChosenModel]) -> dict[str, Any] | None:
-    """Return what was calibrated of them before; None: nothing, or nothing that this version reads."""
+    """Return the stored calibration of these checkpoints; None if there is none that this version can read."""
     try:
         return parse_calibration(record_path(chosen))
     except (OSError, ValueError):
@@ -63,7 +63,7 @@ def read_calibration(chosen: Sequence[ChosenModel]) -> dict[str, Any] | None:
 
 
 def check_members(chosen: Sequence[ChosenModel]) -> None:
-    """Refuse runs that do not make one ensemble. RequestError: they were trained on other data or other outputs."""
+    """Raise RequestError if runs cannot form one ensemble: they were trained on different data or outputs."""
     first = chosen[0]
 
     def described(one: ChosenModel) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def check_members(chosen: Sequence[ChosenModel]) -> None:
             if own != known[what]:
                 raise RequestError(
                     "runs-do-not-fit-together",
-                    f"{first.folder.path} and {one.folder.path} do not make one ensemble: they differ in {what}",
+                    f"{first.folder.path} and {one.folder.path} cannot form one ensemble: they differ in {what}",
                     seen=f"{differing(known[what], own)}",
                     expected="runs on the same data and the same held-out cases, with the same outputs",
                     fix=f"leave {one.folder.path} out",
@@ -88,11 +88,11 @@ def check_members(chosen: Sequence[ChosenModel]) -> None:
 
 
 DRAWN = ("points_per_update", "geometry_points")
-"""Settings of a data set that say which points a model is given, not which cases there are."""
+"""Settings of a data set that choose the points given to a model, not the cases."""
 
 
 def differing(first: Any, second: Any) -> str:
-    """Return the first thing in which two descriptions differ, in words."""
+    """Describe the first entry in which two descriptions differ."""
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):
         return f"{first} and {second}"
     name = next(key for key in {**first, **second} if first.get(key) != second.get(key))

@@ -104,7 +104,7 @@ def test_a_name_of_a_run_and_of_a_sweep_is_told(runs: list[str], tmp_path: Path,
     shutil.copy(runs[3], tmp_path)
     assert named_runs([str(tmp_path / "cars")]) == [str(tmp_path / "cars")]
     said = " ".join(capsys.readouterr().err.split())
-    assert f"{tmp_path}/cars is taken for the run of that name; the sweep's runs are those of" in said
+    assert f"{tmp_path}/cars names a run and a sweep: the run is used; for the sweep's runs, give" in said
 
 
 @pytest.mark.parametrize("content", ['{"runs": [{"run": "a"}', '{"groups": {}}', '{"runs": [7]}'])

@@ -214,7 +214,7 @@ BOX = np.array(np.meshgrid([-0.9, 0.9], [0, 1.4], [-1.9, 1.9])).reshape(3, -1).T
 @pytest.mark.parametrize(
     ("factor", "shift", "fix"),
     [*((1 / LENGTHS[unit], 0, f"--scale {LENGTHS[unit]:g}") for unit in ("mm", "cm", "in")),
-     (1e-3, 0, "--scale 1000"), (1, 10, "move and rotate"), (0.2, 0, "a shape of the size")],
+     (1e-3, 0, "--scale 1000"), (1, 10, "move and rotate"), (0.2, 0, "a shape as large as")],
     ids=["mm", "cm", "inches", "km", "elsewhere", "a-fifth-which-no-unit-explains"],
 )  # fmt: skip
 def test_what_the_model_knows_nothing_of_is_refused(factor, shift, fix) -> None:

@@ -1,1 +1,1 @@
-"""The layers that models of points share."""
+"""Layers that the models of fields at points share."""

@@ -11,19 +11,19 @@ from noether.physics.models.layers.positions import rotate, rotate_first
 
 
 class KeysValues(NamedTuple):
-    """What queries attend to, each (batch, heads, tokens, head_dim); keys are already rotated."""
+    """The keys and values that queries attend to, each (batch, heads, tokens, head_dim); keys are already rotated."""
 
     keys: Tensor
     values: Tensor
     mask: Tensor | None = None
-    """(batch, 1, 1, tokens) bool, False for padding, which nothing attends to; None: no padding."""
+    """(batch, 1, 1, tokens) bool, False for padding, which is never attended to; None: no padding."""
 
 
 class SelfAttention(nn.Module):
     """Every token attends to every token of its sample.
 
-    The same function as `torch.nn.MultiheadAttention`, with RoPE on queries and keys.
-    dim: channels of a token; heads: attention heads, which must divide `dim`.
+    It computes the same function as `torch.nn.MultiheadAttention`, with RoPE on queries and keys.
+    dim: channels of a token; heads: number of attention heads, which must divide `dim`.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -33,20 +33,20 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def with_keys_values(self, x: Tensor, table: Tensor, mask: Tensor | None = None) -> tuple[Tensor, KeysValues]:
-        """Attend: (batch, tokens, dim), their rotary table and mask to the same; and keys and values for others."""
+        """Return tokens (batch, tokens, dim) after attention, and their keys and values for other tokens to `read`."""
         fused = self.query_key_value(x).unflatten(-1, (3, self.heads, -1))
         queries, keys, values = rotate_first(fused, table, 2)
         attended_to = _by_head(keys, values, mask)
         return self.output(_attend(queries, attended_to)), attended_to
 
     def keys_values(self, context: Tensor, table: Tensor, mask: Tensor | None = None) -> KeysValues:
-        """Keys and values of tokens (batch, tokens, dim) for others to read: the same weights, without queries."""
+        """Return only the keys and values of tokens (batch, tokens, dim), for other tokens to `read`."""
         dim = self.output.in_features
         weight, bias = self.query_key_value.weight[dim:], self.query_key_value.bias[dim:]
         return _split_keys_values(F.linear(context, weight, bias), self.heads, table, mask)
 
     def read(self, x: Tensor, attended_to: KeysValues, table: Tensor) -> Tensor:
-        """Attend to what other tokens made, and not to each other: (batch, queries, dim) to (batch, queries, dim)."""
+        """Return queries (batch, queries, dim) after attention to other tokens' keys and values, not to each other."""
         dim = self.output.in_features
         queries = F.linear(x, self.query_key_value.weight[:dim], self.query_key_value.bias[:dim])
         out: Tensor = self.output(_attend(rotate(queries.unflatten(-1, (self.heads, -1)), table), attended_to))
@@ -56,8 +56,8 @@ class SelfAttention(nn.Module):
 class CrossAttention(nn.Module):
     """Tokens attend to the tokens of another set and not to each other.
 
-    Keys and values are made apart from the queries, so that many chunks of queries can share them.
-    dim: channels of a token, in both sets; heads: attention heads, which must divide `dim`.
+    Keys and values are computed separately from the queries, so that many chunks of queries can share them.
+    dim: channels of a token, in both sets; heads: number of attention heads, which must divide `dim`.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -68,11 +68,11 @@ class CrossAttention(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def keys_values(self, context: Tensor, table: Tensor, mask: Tensor | None = None) -> KeysValues:
-        """Keys and values of the attended set: (batch, tokens, dim), its rotary table and mask (batch, tokens)."""
+        """Return keys and values of the attended set (batch, tokens, dim), given its table and mask (batch, tokens)."""
         return _split_keys_values(self.key_value(context), self.heads, table, mask)
 
     def read(self, x: Tensor, attended_to: KeysValues, table: Tensor) -> Tensor:
-        """Attend: (batch, queries, dim) and the queries' rotary table to (batch, queries, dim)."""
+        """Return queries (batch, queries, dim) after attention, given their rotary table."""
         queries = self.query(x).unflatten(-1, (self.heads, -1))
         out: Tensor = self.output(_attend(rotate(queries, table), attended_to))
         return out
@@ -89,7 +89,7 @@ def _by_head(keys: Tensor, values: Tensor, mask: Tensor | None) -> KeysValues:
 
 
 def _attend(queries: Tensor, attended_to: KeysValues) -> Tensor:
-    """softmax(q·k / √head_dim)·v: queries (batch, tokens, heads, head_dim) to (batch, tokens, dim)."""
+    """Return softmax(q·k / √head_dim)·v, (batch, tokens, dim), for queries (batch, tokens, heads, head_dim)."""
     attended = F.scaled_dot_product_attention(queries.transpose(1, 2), *attended_to)
     return attended.transpose(1, 2).flatten(2)
 
@@ -98,7 +98,7 @@ MLP_RATIO = 4
 
 
 class MLP(nn.Module):
-    """Linear, GELU, Linear on the last axis: `dim` to `hidden` to `out` channels, `dim` where that is not given."""
+    """Linear, GELU, Linear on the last axis: `dim` to `hidden` to `out` channels (default: `dim`)."""
 
     def __init__(self, dim: int, hidden: int, out: int | None = None) -> None:
         super().__init__()
@@ -107,24 +107,24 @@ class MLP(nn.Module):
         self.contract = nn.Linear(hidden, out or dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., dim) to (..., out)."""
+        """Map (..., dim) to (..., out)."""
         out: Tensor = self.contract(self.activation(self.expand(x)))
         return out
 
 
 Modulations = tuple[tuple[Tensor, Tensor], ...]
-"""Shift and scale, each (batch, 1, dim), for each norm of a block."""
+"""The shift and scale of each norm of a block, each (batch, 1, dim)."""
 
 
 class ParameterEmbedding(MLP):
-    """Embeds the standardised parameters of a case, {key in the batch: components}: Linear, GELU, Linear."""
+    """Embedding of a case's standardised parameters, {key in the batch: components}, by Linear, GELU, Linear."""
 
     def __init__(self, parameters: dict[str, int], dim: int) -> None:
         super().__init__(sum(parameters.values()), dim, dim)
         self.keys = tuple(parameters)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
-        """The embedding (batch, 1, dim) of parameters (batch,) or (batch, components). ValueError: one is absent."""
+        """Embed parameters (batch,) or (batch, components) as (batch, 1, dim). ValueError: a parameter is missing."""
         if absent := [key for key in self.keys if key not in batch]:
             raise ValueError(f"the model reads the parameters {', '.join(self.keys)}: no {', '.join(absent)}")
         values = torch.cat([batch[key].flatten(1) if batch[key].ndim > 1 else batch[key][:, None]
@@ -133,9 +133,9 @@ class ParameterEmbedding(MLP):
 
 
 class Modulation(nn.Linear):
-    """Turns a case's embedding into a shift and a scale for each of a block's norms; it begins with none.
+    """Map from a case's embedding to a shift and a scale, initially 0, for each norm of a block.
 
-    Adaptive layer norm of DiT, Peebles and Xie 2022 (arXiv 2212.09748), without its gates.
+    This is the adaptive layer norm of DiT, Peebles and Xie 2022 (arXiv 2212.09748), without its gates.
     """
 
     def __init__(self, dim: int, norms: int) -> None:
@@ -143,13 +143,13 @@ class Modulation(nn.Linear):
         self.norms = norms
 
     def forward(self, condition: Tensor) -> Modulations:  # type: ignore[override]
-        """(batch, 1, dim) to shift and scale for each norm."""
+        """Map a condition (batch, 1, dim) to a shift and a scale for each norm."""
         parts = super().forward(condition).chunk(2 * self.norms, dim=-1)
         return tuple(zip(parts[::2], parts[1::2], strict=True))
 
 
 def modulated(norm: nn.Module, x: Tensor, modulations: Modulations | None, number: int = 0) -> Tensor:
-    """LayerNorm(x), shifted and scaled by the block's norm of that number where the block is conditioned."""
+    """Return LayerNorm(x), shifted and scaled by modulation `number` if the block is conditioned."""
     normed: Tensor = norm(x)
     if modulations is None:
         return normed
@@ -161,12 +161,12 @@ class AttentionBlock(Recomputable):
     """A pre-norm block: x += Attention(LN x); x += MLP(LN x).
 
     dim: channels of a token.
-    attention: has `with_keys_values` and `read`, as SelfAttention has them; `keys_values` where it is asked for them.
-    The `table` of every call is the tokens' rotary table, or None where positions turn nothing in it.
-    mlp_ratio: hidden over outer width of the MLP.
-    conditioned: whether the parameters of a case shift and scale the norms; then `condition` (batch, 1, dim) is given
-    to every call.
-    norms_context: whether what is read has a norm of its own.
+    attention: a module with `with_keys_values` and `read` as in SelfAttention, and `keys_values` if that is called.
+    The `table` of every call is the tokens' rotary table, or None if the attention does not rotate by position.
+    mlp_ratio: hidden width of the MLP divided by its outer width.
+    conditioned: whether the parameters of a case shift and scale the norms; every call then needs `condition`
+    (batch, 1, dim).
+    norms_context: whether the tokens that queries read have a separate norm.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class AttentionBlock(Recomputable):
         self.modulation = Modulation(dim, 2) if conditioned else None
 
     def forward(self, x: Tensor, table: Any, mask: Tensor | None = None, condition: Tensor | None = None) -> Tensor:
-        """(batch, tokens, dim), the tokens' rotary table and mask to (batch, tokens, dim)."""
+        """Apply the block to tokens (batch, tokens, dim), given their rotary table and mask."""
         out: Tensor = self.with_keys_values(x, table, mask, condition)[0]
         return out
 
@@ -189,14 +189,14 @@ class AttentionBlock(Recomputable):
     def with_keys_values(
         self, x: Tensor, table: Any, mask: Tensor | None = None, condition: Tensor | None = None
     ) -> tuple[Tensor, Any]:
-        """`forward`, and what other tokens need to `read` these."""
+        """Return the output of `forward`, and the keys and values with which other tokens can `read` these tokens."""
         how = self._modulations(condition)
         attended, made = self.attention.with_keys_values(modulated(self.attention_norm, x, how), table, mask)
         return self._finish(x, attended, how), made
 
     @recomputed
     def read(self, x: Tensor, attended_to: Any, table: Any, condition: Tensor | None = None) -> Tensor:
-        """The block with attention to other tokens in place of each other: (batch, queries, dim) to the same."""
+        """Apply the block to queries (batch, queries, dim), which attend to other tokens and not to each other."""
         how = self._modulations(condition)
         return self._finish(x, self.attention.read(modulated(self.attention_norm, x, how), attended_to, table), how)
 
@@ -204,7 +204,7 @@ class AttentionBlock(Recomputable):
     def keys_values(
         self, context: Tensor, table: Tensor, mask: Tensor | None = None, condition: Tensor | None = None
     ) -> KeysValues:
-        """Return what other tokens need to `read` these: (batch, tokens, dim), their rotary table and mask."""
+        """Return the keys and values with which other tokens can `read` these tokens (batch, tokens, dim)."""
         if self.context_norm is None:
             normed = modulated(self.attention_norm, context, self._modulations(condition))
         else:
@@ -224,7 +224,7 @@ class AttentionBlock(Recomputable):
 class TransformerBlock(AttentionBlock):
     """A block of self-attention.
 
-    At dim 192 the 444,864 parameters of a ViT-tiny block (Dosovitskiy et al. 2020, arXiv 2010.11929).
+    At dim 192 it has the 444,864 parameters of a ViT-tiny block (Dosovitskiy et al. 2020, arXiv 2010.11929).
     """
 
     def __init__(self, dim: int, heads: int, *, conditioned: bool = False) -> None:
@@ -234,8 +234,8 @@ class TransformerBlock(AttentionBlock):
 class PerceiverBlock(AttentionBlock):
     """Queries `read` a latent set: q += CrossAttention(LN q, LN z); q += MLP(LN q).
 
-    Queries do not see each other, so each one's result is independent of which others are asked. 445,248 parameters at
-    dim 192. Source: Jaegle et al. 2021 (arXiv 2103.03206), the decoding half.
+    Queries do not see each other, so each query's result is independent of the other queries. 445,248 parameters at
+    dim 192. Source: Jaegle et al. 2021 (arXiv 2103.03206), the decoder.
     """
 
     def __init__(self, dim: int, heads: int, *, conditioned: bool = False) -> None:
@@ -243,10 +243,10 @@ class PerceiverBlock(AttentionBlock):
 
 
 def initialise_linear(module: nn.Module) -> None:
-    """Truncated normal of standard deviation 0.02 and zero bias; for `nn.Module.apply`.
+    """Initialise a Linear with a truncated normal of standard deviation 0.02 and zero bias; for `nn.Module.apply`.
 
-    Source: the ViT recipe (arXiv 2010.11929). Other modules are left as torch made them, and modulations start at 0:
-    a network begins as if it had none.
+    Source: the ViT recipe (arXiv 2010.11929). Modulations start at 0, so that a network begins as if it had none. Other
+    modules keep torch's initialisation.
     """
     if isinstance(module, nn.Linear):
         if isinstance(module, Modulation):
@@ -261,7 +261,7 @@ DIGITS = "norm_eps_digits"
 
 
 def publish_norms(model: nn.Module) -> None:
-    """Give the layer norms of a new model the eps 1e-6, and its weights a buffer that says so."""
+    """Set the eps of a new model's layer norms to 1e-6, and record that in a buffer among its weights."""
     model.register_buffer(DIGITS, torch.tensor(6))
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):

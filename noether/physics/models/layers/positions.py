@@ -1,4 +1,4 @@
-"""The sine-cosine embedding of a position, and its rotary table (RoPE)."""
+"""The sine-cosine embedding of positions, and rotary position embedding (RoPE)."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ def sincos_embedding(points: Tensor, dim: int) -> Tensor:
     Per axis, with m the largest even number ≤ dim/axes: [sin(x·ω), cos(x·ω)] with
     ω_k = 10000^(−2k/m), k < m/2. The axes are concatenated and zero-padded to `dim`.
 
-    points: (..., axes) positions, about 0..1000 for these frequencies to tell points apart.
-    Returned is (..., dim), in float64 where `points` are float64, else in float32.
+    points: (..., axes) positions, in about 0..1000, so that these frequencies distinguish the points.
+    Returned is (..., dim), in float64 if `points` are float64, else in float32.
     ValueError: `dim` has no room for one sine and one cosine per axis.
     Source: Vaswani et al. 2017 (arXiv 1706.03762), section 3.5, applied to each axis.
     """
@@ -27,14 +27,14 @@ def sincos_embedding(points: Tensor, dim: int) -> Tensor:
 
 
 def rotary_table(points: Tensor, head_dim: int) -> Tensor:
-    """Cosine and sine of the angle by which each channel pair of a head is rotated at a position.
+    """Return cosine and sine of the angle by which each channel pair of a head is rotated at a position.
 
     The angles are the phases x·ω of `sincos_embedding` for a width of `head_dim`, axis after axis;
     pairs left over have angle 0. At head_dim 64 and three axes: m = 20, so 30 angles and 2 zeros.
     A table depends on positions only: make it once per forward and share it between all blocks.
 
     points: (..., axes) positions; head_dim: channels of one attention head.
-    Returned is (..., head_dim/2, 2): cosine and sine, in float64 where `points` are float64, else in float32.
+    Returned is (..., head_dim/2, 2): cosine and sine, in float64 if `points` are float64, else in float32.
     ValueError: `head_dim` is odd, or has no room for one angle per axis.
     Source: Su et al. 2021 (arXiv 2104.09864), with one group of angles per axis.
     """
@@ -48,21 +48,21 @@ def rotary_table(points: Tensor, head_dim: int) -> Tensor:
 def rotate(x: Tensor, table: Tensor) -> Tensor:
     """Rotate each adjacent pair of channels (0, 1), (2, 3), … of `x` by its point's angle, in the table's precision.
 
-    x: (batch, points, ..., head_dim), as is what is returned, in the dtype of `x`; typically (batch, points, heads,
-    head_dim). table: (batch, points, head_dim/2, 2) from `rotary_table`.
+    x: (batch, points, ..., head_dim), typically (batch, points, heads, head_dim). The result has its shape and dtype.
+    table: (batch, points, head_dim/2, 2) from `rotary_table`.
     """
     between = (1,) * (x.dim() - table.dim() + 1)
     table = table.reshape(*table.shape[:-2], *between, *table.shape[-2:])
-    # Two forms of one product. Eager, the complex one is a single pass over memory: five times as fast
-    # as the real one on CPU. The compiler has no complex code generation but fuses the real one.
+    # Two forms of one product. In eager mode, the complex form is a single pass over memory, five times as fast
+    # as the real form on CPU. The compiler cannot generate complex code but fuses the real form.
     rotated = _rotate_real(x, table) if torch.compiler.is_compiling() else _rotate_complex(x, table)
     return rotated.to(x.dtype)
 
 
 def rotate_first(fused: Tensor, table: Tensor, rotated: int) -> tuple[Tensor, ...]:
-    """Take the parts of a fused projection apart, the first `rotated` of them rotated as `rotate` does.
+    """Split a fused projection into its parts, and rotate the first `rotated` parts as `rotate` does.
 
-    fused: (batch, points, parts, heads, head_dim), such as queries, keys and values; its parts are returned.
+    fused: (batch, points, parts, heads, head_dim), with parts such as queries, keys and values.
     table: (batch, points, head_dim/2, 2) from `rotary_table`.
     """
     if fused.dtype == table.dtype and not table.requires_grad and not torch.compiler.is_compiling():
@@ -73,7 +73,7 @@ def rotate_first(fused: Tensor, table: Tensor, rotated: int) -> tuple[Tensor, ..
 
 
 class _RotateFirst(torch.autograd.Function):
-    """Writes the gradients of all parts into one tensor, where autograd would copy each of them twice."""
+    """Split and rotate; the backward pass writes all gradients into one tensor, instead of copying each twice."""
 
     @staticmethod
     def forward(ctx: Any, fused: Tensor, table: Tensor, rotated: int) -> tuple[Tensor, ...]:
@@ -111,13 +111,13 @@ def _rotate_complex(x: Tensor, table: Tensor) -> Tensor:
 
 
 def _phases(points: Tensor, width: int) -> Tensor:
-    """x·ω: (..., axes) to (..., axes, m/2), with m the largest even number ≤ width/axes."""
+    """Return x·ω, (..., axes, m/2), for x (..., axes), with m the largest even number ≤ width/axes."""
     axes = points.shape[-1]
     m = width // (2 * axes) * 2
     if m == 0:
         raise ValueError(f"a width of {width} has no room for {axes} axes: at least {2 * axes} is needed")
-    # Half precision holds neither 1000.3 nor a frequency's phase; a product of plain tensors, not a matrix
-    # product, so that autocast leaves it alone too.
+    # Half precision can hold neither 1000.3 nor a frequency's phase. The product is elementwise, not a matrix
+    # product, so that autocast does not lower its precision either.
     points = points.to(torch.promote_types(points.dtype, torch.float32))
     k = torch.arange(m // 2, dtype=points.dtype, device=points.device)
     return points.unsqueeze(-1) * FREQUENCY_BASE ** (-2 * k / m)

@@ -1,4 +1,4 @@
-"""Radius search, and pooling of geometry points into supernodes, without keeping the edges between them."""
+"""Radius search and pooling of geometry points into supernodes, without storing all edges between them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,40 +10,40 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 MAX_DISTANCES = 2**24
-"""Distances held in memory at once by the radius search: 64 MiB in float32. It searches as many centres at a time as
-stay below it, which changes nothing in the result."""
+"""Largest number of distances that the radius search holds in memory: 64 MiB in float32. The search splits the centres
+to stay below it, which does not change the result."""
 MOST_PARTITIONED = 2048
-"""Distances of a row from which on topk, which then keeps a heap, is the faster way on a CPU."""
+"""Longest row of distances for NumPy's partition on a CPU; above it, topk is faster because it then keeps a heap."""
 
 
 class Neighbours(NamedTuple):
-    """Edges into each centre, nearest first; slots without a neighbour are padding."""
+    """The edges into each centre, nearest first; slots without a neighbour are padding."""
 
     indices: Tensor
-    """(batch, centres, slots) int64, into the points of the same sample."""
+    """(batch, centres, slots) int64, indices of points of the same sample."""
     found: Tensor
-    """(batch, centres, slots) bool: False marks padding, whose index is valid but means nothing."""
+    """(batch, centres, slots) bool: False marks padding, whose index is valid but arbitrary."""
 
 
 def radius_neighbours(
     points: Tensor, centres: Tensor, radius: float, max_neighbours: int, mask: Tensor | None = None
 ) -> Neighbours:
-    """The nearest `max_neighbours` points within `radius` (inclusive) of each centre, by brute force.
+    """Return the nearest `max_neighbours` points within `radius` (inclusive) of each centre, by brute force.
 
-    Nearest, not first in index order: then the result does not depend on the order of the points. Only
-    points at exactly the same distance, at the cut, are told apart by their order.
+    It takes the nearest points, not the first in index order, so that the result does not depend on their order. Order
+    matters only among points at exactly the same distance, if not all of them fit.
 
-    Shapes depend on the inputs' shapes alone, never on their values, so that the search can be compiled
+    Output shapes depend on the inputs' shapes alone, never on their values, so that the search can be compiled
     and a step never waits for the device to count edges.
 
     points, centres: (batch, points or centres, axes), both float32 or both float64.
-    max_neighbours: the slots per centre, fewer where there are fewer points.
-    mask: (batch, points) bool, False for padding, which is nobody's neighbour; None: no padding.
+    max_neighbours: number of slots per centre; fewer if there are fewer points.
+    mask: (batch, points) bool, False for padding, which is never a neighbour; None: no padding.
     """
     batch, count, _ = points.shape
     slots = min(max_neighbours, count)
     parts: Sequence[Tensor] = (centres,)
-    # A program that is written for batches of any size cannot branch on the size.
+    # A program exported for batches of any size cannot branch on the size.
     if not torch.compiler.is_exporting() and batch * count * centres.shape[1] > MAX_DISTANCES:
         parts = centres.split(max(1, MAX_DISTANCES // (batch * count)), dim=1)
     with torch.no_grad():
@@ -54,14 +54,14 @@ def radius_neighbours(
 
 
 def _smallest(distances: Tensor, slots: int) -> tuple[Tensor, Tensor]:
-    """The smallest distances of each row, from the smallest on, and their indices."""
+    """Return the smallest distances of each row, in ascending order, and their indices."""
     count = distances.shape[-1]
     tracing = torch.compiler.is_compiling() or torch.compiler.is_exporting()
     if distances.device.type != "cpu" or distances.dtype != torch.float32 or count > MOST_PARTITIONED or tracing:
         values, indices = distances.topk(slots, largest=False)
         return values, indices
-    # The bits of positive floats are in the floats' order, so that one integer holds distance and index. NumPy
-    # partitions those with vector instructions: a third of topk's time.
+    # The bit patterns of positive floats sort like the floats, so one integer can hold distance and index. NumPy
+    # partitions such integers with vector instructions, in a third of topk's time.
     keys = distances.contiguous().view(torch.int32).to(torch.int64)
     array = keys.bitwise_left_shift_(32).bitwise_or_(torch.arange(count)).numpy()
     if slots < count:
@@ -71,7 +71,7 @@ def _smallest(distances: Tensor, slots: int) -> tuple[Tensor, Tensor]:
 
 
 def _distances(centres: Tensor, points: Tensor, mask: Tensor | None) -> Tensor:
-    # The matrix-product form of |a - b|² cancels: at coordinates of 1000 it is off by 0.7 in float32.
+    # The matrix-product form of |a - b|² suffers from cancellation: at coordinates of 1000, an error of 0.7 in float32.
     if centres.device.type == "cpu":
         distances = torch.cdist(centres, points, compute_mode="donot_use_mm_for_euclid_dist")
     else:
@@ -80,10 +80,10 @@ def _distances(centres: Tensor, points: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _distances_by_axes(centres: Tensor, points: Tensor) -> Tensor:
-    """The same in a few elementwise passes, with twice the memory.
+    """Return the distances in a few elementwise passes, with twice the memory of cdist.
 
-    On CUDA, cdist starts a block of 256 threads for each pair of points, of which three have an axis to work on
-    (torch's DistanceKernel.cu): 13 million blocks for a car.
+    On CUDA, cdist starts a block of 256 threads for each pair of points, but only three threads have an axis to work
+    on (torch's DistanceKernel.cu): 13 million blocks for a car.
     """
     squares: Tensor | None = None
     for centre, point in zip(centres.unbind(-1), points.unbind(-1), strict=True):
@@ -94,12 +94,12 @@ def _distances_by_axes(centres: Tensor, points: Tensor) -> Tensor:
 
 
 class SupernodePooling(nn.Module):
-    """Gather the geometry around each supernode into one token.
+    """Pooling of the geometry around each supernode into one token.
 
-    The message of an edge is Linear(2d→d), GELU, Linear(d→d) on [e(source), e(supernode)]; a supernode
-    takes the mean of its messages, its own among them, and Linear(2d→d) of [mean, e(supernode)].
+    The message of an edge is Linear(2d→d), GELU, Linear(d→d) of [e(source), e(supernode)]. A supernode's token is
+    Linear(2d→d) of [mean of its messages, e(supernode)]; one message comes from the supernode itself.
     184,896 parameters at dim 192. Source: UPT, Alkin et al. 2024 (arXiv 2402.12365), section 3.
-    Edges come from points within `radius`, in the unit of the points, and only from the nearest `max_neighbours`.
+    Edges come from the nearest points within `radius` (in the unit of the points), at most `max_neighbours`.
     """
 
     def __init__(self, dim: int, radius: float, max_neighbours: int) -> None:
@@ -116,9 +116,9 @@ class SupernodePooling(nn.Module):
         """
         indices, found = radius_neighbours(points, points[:, :supernodes], self.radius, self.max_neighbours, mask=mask)
         centres = embedding[:, :supernodes]
-        # W·[s, t] + b = W_s·s + (W_t·t + b): each half is applied once per point and then gathered, in place
-        # of once per edge, which saves a factor of max_neighbours. The second Linear comes after the mean,
-        # of which it is a linear function: the mean of Linear(g) is Linear(mean of g), exactly.
+        # W·[s, t] + b = W_s·s + (W_t·t + b): each half is applied once per point and then gathered, instead
+        # of once per edge, which saves a factor of max_neighbours. The second Linear is applied after the mean,
+        # because the mean of Linear(g) is exactly Linear(mean of g).
         from_source, from_supernode = self.message_in.weight.chunk(2, dim=1)
         source_part = F.linear(embedding, from_source)
         supernode_part = F.linear(centres, from_supernode, self.message_in.bias)
@@ -132,33 +132,33 @@ class SupernodePooling(nn.Module):
 
 
 NUMBERS_OF_A_BLOCK = 192 * 1024
-"""For each thread: two such blocks of float32 fit the 2 MiB second-level cache of a server's core."""
+"""Number of values in a thread's block of edges: two blocks in float32 fit the 2 MiB L2 cache of a server's core."""
 
 
 def summed_activation(sources: Tensor, centres: Tensor, rows: Tensor, found: Tensor) -> Tensor:
     """Sum GELU(source + centre) over the edges into each centre: (centres, dim).
 
-    sources: (points, dim), what an edge takes from its source.
-    centres: (centres, dim), what it takes from its centre.
-    rows: (centres, slots) int64, the source of each edge, a row of `sources`.
-    found: (centres, slots) bool, False where a slot has no edge.
+    sources: (points, dim), the sources' part of an edge's message.
+    centres: (centres, dim), the centres' part.
+    rows: (centres, slots) int64, the source of each edge as a row of `sources`.
+    found: (centres, slots) bool, False if a slot has no edge.
     """
     tracing = torch.compiler.is_compiling() or torch.compiler.is_exporting()
     if sources.device.type == "cpu" and sources.dtype in (torch.float32, torch.float64) and not tracing:
         total: Tensor = _BlockedSum.apply(sources, centres, rows, found)  # type: ignore[no-untyped-call]
         return total
-    # An embedding look-up, for its gradient on CUDA: it sorts, where that of index_select adds atomically
+    # An embedding look-up, because its gradient on CUDA sorts; the gradient of index_select adds atomically
     # and differs from run to run.
     activation = F.gelu(F.embedding(rows, sources) + centres.unsqueeze(1))
-    # A product with ones and zeros: sums what was found and drops padding in one pass, exact in bfloat16.
+    # A matrix product with ones and zeros sums the edges and drops padding in one pass; it is exact in bfloat16.
     return (found.to(activation.dtype).unsqueeze(-2) @ activation).squeeze(-2)
 
 
 class _BlockedSum(torch.autograd.Function):
-    """Makes the edges of some centres at a time, in memory that stays in the cache, and again in the backward pass.
+    """Sum over edges in blocks of centres that fit in the cache; the backward pass computes the edges again.
 
-    There are many times as many edges as points: kept as a whole, they are most of a pooling's memory, and moving
-    them most of its time.
+    There are many times more edges than points: stored all at once, they would take most of a pooling's memory, and
+    moving them most of its time.
     """
 
     @staticmethod
@@ -187,12 +187,12 @@ class _BlockedSum(torch.autograd.Function):
 
 
 NOTHING = -1e4
-"""GELU and its derivative are exactly 0 there."""
+"""A value at which GELU and its derivative are exactly 0."""
 
 
 def _edges(sources: Tensor, centres: Tensor, rows: Tensor, found: Tensor) -> Any:
-    """Yield centres (a slice) and what goes into their edges' GELU (centres, slots, dim), in the same memory."""
-    # Slots are filled from the first on, so that those which no centre needs are the last ones.
+    """Yield slices of centres with their edges' GELU inputs (centres, slots, dim), which share the same memory."""
+    # Slots are filled from the first on, so the slots that no centre needs are the last ones.
     slots = max(1, int(found.sum(dim=1).max())) if found.numel() else rows.shape[1]
     rows, found = rows[:, :slots], found[:, :slots]
     complete = bool(found.all())
