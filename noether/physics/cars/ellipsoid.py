@@ -1,4 +1,4 @@
-"""The built-in data set: one packed file a split, made from a seed when it is missing."""
+"""The built-in data set: one packed file per split, made from a seed if it is missing."""
 
 import zlib
 from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from noether.physics.settings import EllipsoidDatasetConfig
 
-# SciPy comes in where a sample is made: every rank of every run imports this file, and few make data.
+# SciPy is imported only to make a sample: every rank of every run imports this file, and few make data.
 
 WIND_SPEED = 20.0  # m/s, ShapeNet-Car's 72 km/h, along +z
 AIR_DENSITY = 1.225  # kg/m³, the standard atmosphere at sea level
@@ -37,18 +37,18 @@ HEIGHT_RANGE = (0.55, 1.6)
 HALF_WIDTH_RANGE = (0.7, 1.1)
 YAW_RANGE = (-np.pi / 12, np.pi / 12)
 
-# Along the wind the box is the range −4.5..6 m that ShapeNet-Car's recipe normalises positions with. Across
-# and above, it leaves the widest car, yawed, the NEAR_DISTANCE of points near the body on each side.
+# Along the wind the box is the range −4.5..6 m by which ShapeNet-Car's recipe normalises positions. Across
+# and above, it leaves the largest NEAR_DISTANCE on each side of the widest car, yawed.
 BOX_LOW = np.array([-2.0, 0.0, -4.5])
 BOX_HIGH = np.array([2.0, 4.5, 6.0])
-NEAR_DISTANCE = (0.001, 0.7)  # metres from the body of the concentrated half of the volume points
+NEAR_DISTANCE = (0.001, 0.7)  # distances from the body, in metres, of the half of the volume points near it
 
 
 @dataclass(frozen=True)
 class EllipsoidCar:
     """The upper half of an ellipsoid on the ground: half length (along z), height, half width (along x), yaw.
 
-    Metres, which must be positive, and radians. A positive yaw turns the car's z axis towards +x.
+    Lengths are positive, in metres; yaw is in radians. A positive yaw turns the car's z axis towards +x.
     """
 
     half_length: float
@@ -97,16 +97,16 @@ class EllipsoidCar:
         return np.asarray(vectors, np.float64) @ self._rotation
 
     def normals(self, points: ArrayLike) -> Array:
-        """Unit outward normals (..., 3) at points (..., 3) of the surface."""
+        """Return unit outward normals (..., 3) at points (..., 3) of the surface."""
         return self.to_world(flow.surface_normals(self.semi_axes, self.to_body(points)))
 
     def pressure(self, points: ArrayLike) -> Array:
-        """Pressure above ambient (...), Pa, at points (..., 3) of the surface."""
+        """Return the pressure above ambient (...), Pa, at points (..., 3) of the surface."""
         velocity = flow.surface_velocity(self.semi_axes, self.body_wind, self.to_body(points))
         return DYNAMIC_PRESSURE * flow.pressure_coefficient(self.body_wind, velocity)
 
     def velocity(self, points: ArrayLike) -> Array:
-        """Velocity (..., 3), m/s, at points (..., 3) outside; ValueError for points inside the body."""
+        """Return the velocity (..., 3), m/s, at points (..., 3) outside. ValueError: a point is inside the body."""
         return self.to_world(flow.volume_velocity(self.semi_axes, self.body_wind, self.to_body(points)))
 
     @cached_property
@@ -116,33 +116,33 @@ class EllipsoidCar:
 
 
 def draw_car(seed: int, split: str, index: int) -> EllipsoidCar:
-    """Car `index` of a split: uniform in the module's ranges, a function of its three arguments alone."""
+    """Draw car `index` of a split uniformly from the module's ranges; it depends only on the three arguments."""
     low, high = np.transpose([HALF_LENGTH_RANGE, HEIGHT_RANGE, HALF_WIDTH_RANGE, YAW_RANGE])
     return EllipsoidCar(*map(float, np.random.default_rng(_entropy(seed, split, index, 0)).uniform(low, high)))
 
 
 def point_seed(seed: int, split: str, index: int) -> int:
-    """The seed of the points of car `index` of a split, for `make_sample`."""
+    """Return the seed of the points of car `index` of a split, for `make_sample`."""
     return int(_entropy(seed, split, index, 1).generate_state(1, np.uint64)[0])
 
 
 def sample_surface(car: EllipsoidCar, count: int, seed: int) -> Array:
-    """Area-uniform points (count, 3) of the car's surface, y > 0; the first n are those of a smaller count.
+    """Return area-uniform points (count, 3) of the car's surface, y > 0; a smaller count gives a prefix of them.
 
     Directions s of the hemisphere are taken from a scrambled Sobol sequence and kept in proportion to
-    |A⁻¹s|, the ratio of the ellipsoid's area to the sphere's, by the sequence's own third coordinate. That
-    keeps every prefix evenly spread, and surface integrals less noisy than with independent points.
+    |A⁻¹s|, the ratio of the ellipsoid's area to the sphere's, by the sequence's third coordinate. This keeps
+    every prefix evenly spread, and makes surface integrals less noisy than with independent points.
     """
     return car.to_world(_area_uniform(car, _sobol(3, seed, 0), count)[0])
 
 
 def sample_volume(car: EllipsoidCar, count: int, seed: int) -> Array:
-    """Points (count, 3) in the air, y > 0; the first n are those of a smaller count.
+    """Return points (count, 3) in the air, y > 0; a smaller count gives the first points of each kind.
 
     Points 0, 2, 4, ... are uniform in the part of the box BOX_LOW..BOX_HIGH outside the car. Points 1, 3, 5,
-    ... gather at the body: an area-uniform point of the surface, moved out along its normal by a distance
-    that grows with the square of a uniform number between the limits NEAR_DISTANCE. The body is convex, so
-    this is the distance to it, and no such point falls below the ground. ValueError: the car sticks out of the box.
+    ... gather near the body: each is an area-uniform point of the surface, moved out along its normal by a
+    distance that grows with the square of a uniform number between the limits NEAR_DISTANCE. The body is convex,
+    so this is the distance to it, and none is below the ground. ValueError: the car sticks out of the box.
     """
     reach = np.abs(car.to_world(np.diag(car.semi_axes)))
     extent = np.sqrt(np.sum(reach**2, axis=0))  # of the rotated ellipsoid along the world's axes
@@ -152,7 +152,7 @@ def sample_volume(car: EllipsoidCar, count: int, seed: int) -> Array:
     def outside(candidates: Array) -> Array:
         points = BOX_LOW + (BOX_HIGH - BOX_LOW) * candidates
         level = np.sum((car.to_body(points) / car.semi_axes) ** 2, axis=-1)
-        # A hair's breadth for the rounding to float32 that follows.
+        # A small margin for the rounding to float32 that follows.
         return np.asarray((level > 1 + 1e-5) & (points[:, 1] > 0))
 
     near = count // 2
@@ -167,7 +167,7 @@ def sample_volume(car: EllipsoidCar, count: int, seed: int) -> Array:
 
 
 def make_sample(car: EllipsoidCar, surface_points: int, volume_points: int, seed: int) -> dict[str, np.ndarray]:
-    """One sample, float32, with the keys and axes of ShapeNet-Car's preprocessed folder and a few more.
+    """Make one sample, in float32, with the keys and axes of ShapeNet-Car's preprocessed folder and a few more keys.
 
     With Ns = `surface_points` and Nv = `volume_points`:
 
@@ -201,7 +201,7 @@ def make_sample(car: EllipsoidCar, surface_points: int, volume_points: int, seed
 
 
 def sample_shapes(surface_points: int, volume_points: int) -> dict[str, tuple[int, ...]]:
-    """Shape of each array of a sample, by key."""
+    """Return the shape of each array of a sample, by key."""
     surface = {"points": (3,), "normals": (3,), "pressure": (), "area": ()}
     volume = {"points": (3,), "velocity": (3,), "normals": (3,), "sdf": ()}
     return {
@@ -212,7 +212,7 @@ def sample_shapes(surface_points: int, volume_points: int) -> dict[str, tuple[in
 
 
 def _entropy(seed: int, split: str, index: int, stream: int) -> np.random.SeedSequence:
-    # zlib's checksum, as Python's own hash of a string differs from process to process.
+    # zlib's checksum, because Python's hash of a string differs between processes.
     return np.random.SeedSequence(seed, spawn_key=(zlib.crc32(split.encode()), index, stream))
 
 
@@ -224,9 +224,9 @@ def _sobol(dimensions: int, seed: int, stream: int) -> "qmc.Sobol":
 
 
 def _accepted(engine: "qmc.Sobol", count: int, accept: Callable[[Array], Array]) -> Array:
-    """The first `count` points of the sequence that `accept` keeps, in order.
+    """Return the first `count` points of the sequence that `accept` keeps, in order.
 
-    Drawn a power of two at a time, for which Sobol points are balanced; the block size changes no point.
+    Points are drawn in blocks of a power of two, which balance Sobol points; the block size changes no point.
     """
     block = 1 << max(count - 1, 1).bit_length()
     kept: list[Array] = []
@@ -237,7 +237,7 @@ def _accepted(engine: "qmc.Sobol", count: int, accept: Callable[[Array], Array])
 
 
 def _area_uniform(car: EllipsoidCar, engine: "qmc.Sobol", count: int) -> tuple[Array, Array]:
-    """Area-uniform points (count, 3) in the body frame, and the further coordinates (count, d − 3)."""
+    """Return area-uniform points (count, 3) in the body frame, and the sequence's other coordinates (count, d − 3)."""
     axes = car.semi_axes
 
     def directions(candidates: Array) -> Array:
@@ -254,16 +254,16 @@ def _area_uniform(car: EllipsoidCar, engine: "qmc.Sobol", count: int) -> tuple[A
 
 
 SPLITS = ("train", "test")
-FORMAT_VERSION = 1  # raise it when the same seed gives other numbers
+FORMAT_VERSION = 1  # increase it when the same seed gives different numbers
 # About five seconds' work. A process takes about a second to start and import SciPy, and longer on a busy
-# machine: shared out more finely than this, 600 cars of 2048 points were no faster on two cores than on one.
+# machine: with smaller shares, 600 cars of 2048 points were no faster on two cores than on one.
 POINTS_PER_WORKER = 2_000_000
 
 
 class EllipsoidDataset:
-    """The samples of one packed split file, read from the memory map as they are asked for.
+    """The samples of one packed split file, read from the memory map on access.
 
-    It pickles as its path. RequestError as `open_split`.
+    It is pickled as its path. RequestError as for `open_split`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -273,11 +273,11 @@ class EllipsoidDataset:
         return self.packed.samples
 
     def __getitem__(self, index: int) -> dict[str, "torch.Tensor"]:
-        """Sample `index` as tensors that share the memory of the map, with the shapes of `sample_shapes`.
+        """Return sample `index` as tensors that share the map's memory, with the shapes of `sample_shapes`.
 
-        And `pressure_force` (3,) in N and `pressure_moment` (3,) in N·m about the origin, as ShapeNet-Car's samples
-        have them, made here: exactly, the half car has lift and neither drag nor side force (d'Alembert), and of the
-        moments the yawing one alone.
+        Two are added, as in ShapeNet-Car's samples: `pressure_force` (3,) in N and `pressure_moment` (3,) in N·m about
+        the origin. They are exact: the half car has lift but neither drag nor side force (d'Alembert), and its only
+        moment is the yawing moment.
         """
         import torch
 
@@ -288,26 +288,26 @@ class EllipsoidDataset:
         return sample | {key: torch.tensor(vector) for key, vector in exact.items()}
 
     def about(self) -> dict[str, Any]:
-        """What `about_data` reads: a car on the ground in a wind along z."""
+        """Return the description that `about_data` reads: a car on the ground in a wind along z."""
         return {"space": CAR_SPACE, "reference_areas": {"reference_area": FRONTAL_WITHOUT_YAW}}
 
     def name(self, index: int) -> str:
-        """A name of sample `index` for tables and file names, like "test-0042"."""
+        """Return a name of sample `index` for tables and file names, like "test-0042"."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         return f"{self.packed.path.stem}-{index:04d}"
 
 
-_known_car = cache(EllipsoidCar)  # Its moment takes as long as the rest of the sample.
+_known_car = cache(EllipsoidCar)  # Computing its moment takes as long as the rest of the sample.
 
 
 def open_folder(folder: Path) -> tuple[EllipsoidDataset, EllipsoidDataset]:
-    """The training and the test split."""
+    """Open the training and the test split."""
     return EllipsoidDataset(folder / "train.safetensors"), EllipsoidDataset(folder / "test.safetensors")
 
 
 def open_split(path: Path) -> PackedArrays:
-    """Open a packed split. RequestError: it is missing, cut short, or has not the keys, types and shapes of one."""
+    """Open a packed split. RequestError: it is missing, cut short, or lacks a split's keys, types and shapes."""
     packed = open_packed(path)
     arrays = packed.arrays
     given = [arrays.get(key, np.empty((0, 0))) for key in ("surface_points", "volume_points")]
@@ -346,7 +346,7 @@ def check_folder(folder: Path) -> None:
 
 
 def cache_folder(dataset: "EllipsoidDatasetConfig") -> Path:
-    """The folder of the data set made to these settings, below `cache_root`; nothing is created."""
+    """Return the folder below `cache_root` for the data set with these settings; create nothing."""
     name = (
         f"train{dataset.train_shapes}-test{dataset.test_shapes}-surface{dataset.surface_points}"
         f"-volume{dataset.volume_points}-seed{dataset.seed}-v{FORMAT_VERSION}"
@@ -357,10 +357,10 @@ def cache_folder(dataset: "EllipsoidDatasetConfig") -> Path:
 def prepare(folder: Path, dataset: "EllipsoidDatasetConfig", *, workers: int = 1, progress: Progress = silent) -> None:
     """Make the split files that `folder` lacks.
 
-    Each file appears complete or not at all. Processes that prepare one folder at the same time wait for
-    each other, and the later ones find the work done. Where all is there, nothing is written.
-    workers: processes to share the work, at most; 1 works in this one, and so does a small order.
-    RequestError: the folder cannot be written, or a file that is there was made with other settings or is damaged.
+    Each file appears complete or not at all. Processes that prepare the same folder at the same time wait for each
+    other, and the later ones find the work done. If no file is missing, nothing is written.
+    workers: most processes to share the work; with 1, or for little work, this process does it.
+    RequestError: the folder cannot be written, or an existing file was made with other settings or is damaged.
     """
     try:
         if _missing(folder, dataset):
@@ -374,14 +374,14 @@ def prepare(folder: Path, dataset: "EllipsoidDatasetConfig", *, workers: int = 1
 
 
 def _order(dataset: "EllipsoidDatasetConfig", split: str, size: int) -> dict[str, str]:
-    """What a split file was made to, which it says itself."""
+    """Return the settings of a split file, as recorded in the file's metadata."""
     points = {"surface_points": dataset.surface_points, "volume_points": dataset.volume_points}
     order = {"format_version": FORMAT_VERSION, "split": split, "size": size, **points, "seed": dataset.seed}
     return {"data_set": "ellipsoid", **{key: str(value) for key, value in order.items()}}
 
 
 def _missing(folder: Path, dataset: "EllipsoidDatasetConfig") -> dict[str, int]:
-    """The splits that the folder lacks, with their sizes; those that it has are checked."""
+    """Return the splits that the folder lacks, with their sizes; check the existing ones."""
     missing = {}
     for split, size in zip(SPLITS, (dataset.train_shapes, dataset.test_shapes), strict=True):
         path, order = folder / f"{split}.safetensors", _order(dataset, split, size)

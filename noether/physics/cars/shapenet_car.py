@@ -1,4 +1,4 @@
-"""ShapeNet-Car as a data set: prepared cases with the published splits, in the published order, and its statistics."""
+"""The ShapeNet-Car data set: prepared cases with the published splits, order and statistics."""
 
 import hashlib
 from collections import Counter
@@ -24,16 +24,16 @@ RAW_SURFACE_POINTS = 3682
 SURFACE_POINTS = SHAPENET_CAR_SURFACE_POINTS
 MOST_VOLUME_POINTS = 28504
 MOST_MISFIT = 0.1
-"""Of the pressures of the two files, as a share of their spread: far above other digits, far below another order."""
+"""Largest misfit of the two files' pressures, relative to their spread: far above rounding, far below reordering."""
 PUBLISHED_STATISTICS = {
     "surface_pressure": ((-36.4098,), (48.6757,)),
     "volume_velocity": ((0.00293915, -0.0230546, 17.546032), (1.361689, 1.267649, 5.850353)),
     "volume_sdf": ((0.374222,), (0.178948,)),
 }
 """Mean and standard deviation per channel of the public recipe, over the training split of param0 (789 cars)."""
-FORMAT_VERSION = 1  # raise it when the same files give another case
+FORMAT_VERSION = 1  # increase it when the same files give a different case
 FOLDER_COUNTS = (100, 99, 97, 100, 100, 96, 100, 98, 99)
-"""Cars of param0 to param8, without the excluded: 889."""
+"""Numbers of cars in param0 to param8, without the excluded cars: 889 in all."""
 ALL_CARS = sum(FOLDER_COUNTS)
 EXCLUDED = {
     "854bb96a96a4d1b338acbabdc1252e2f",
@@ -51,18 +51,18 @@ PUBLISHED = {
     "volume_normals": (-1, 3),
     "volume_sdf": (-1,),
 }
-"""The published seven arrays of a car, by key; −1: the car's own number of volume points."""
+"""Shapes of a car's seven published arrays, by key; −1: the car's number of volume points."""
 
 
 def make_car(car: Path) -> dict[str, np.ndarray]:
-    """The arrays of a car from the folder of its three files.
+    """Return the arrays of a car, read from the folder of its three files.
 
     surface_points (3586, 3) m, surface_normals (3586, 3) outward, surface_pressure (3586,) Pa, volume_points (Nv, 3) m,
     volume_velocity (Nv, 3) m/s, volume_sdf (Nv,) m, the unsigned distance to the nearest of the 3682 points of the
-    surface file, volume_normals (Nv, 3), the unit direction from that point: the published seven. Of our own:
+    surface file, volume_normals (Nv, 3), the unit direction from that point: the seven published arrays. Noether adds
     surface_area (3586,) m² and surface_quads (F, 4) int32, reference_area (1,) m², the frontal area, pressure_force
-    (3,) N and pressure_moment (3,) N·m about the origin, of the true pressure on the mesh. Floating point arrays are
-    float32. RequestError: a file is missing, cannot be read, or does not fit the others; it names the file.
+    (3,) N and pressure_moment (3,) N·m about the origin, of the true pressure on the mesh. Floating-point arrays are
+    float32. RequestError: a file is missing, unreadable, or does not fit the other files; the error names the file.
     """
     surface, volume, pressure, used = _read_raw(car)
     quads = oriented(surface.points, surface.quads)
@@ -71,8 +71,8 @@ def make_car(car: Path) -> dict[str, np.ndarray]:
     quads = np.searchsorted(used, quads)
 
     velocity = _velocity(car, volume.values, len(volume.points))
-    # Coordinates are the same text in both files; the published recipe compares them as float32 too. Adding 0 makes
-    # -0.0, whose bytes differ, 0.0.
+    # Coordinates are the same text in both files; the published recipe compares them as float32 too. Adding 0 turns
+    # -0.0, which has other bytes, into 0.0.
     inside = set(map(bytes, surface.points.astype(np.float32) + np.float32(0)))
     outside = np.array([bytes(point) not in inside for point in volume.points.astype(np.float32) + np.float32(0)])
     points = volume.points[outside]
@@ -101,13 +101,13 @@ def make_car(car: Path) -> dict[str, np.ndarray]:
 
 
 def _read_raw(car: Path) -> tuple[MeshFile, MeshFile, np.ndarray, np.ndarray]:
-    """Reads and checks the files of a car: surface, volume, the pressure, and the points that some quad uses."""
+    """Read and check a car's files; return surface, volume, pressure, and the indices of points used by a quad."""
     surface, volume = (read_part(car / name) for name in (SURFACE, VOLUME))
     pressure = np.asarray(read_array(car / PRESSURE), np.float64).squeeze()
     if len(surface.points) != RAW_SURFACE_POINTS:
         raise _refusal(car / SURFACE, f"{len(surface.points)} points", f"{RAW_SURFACE_POINTS} points")
     if pressure.shape != (RAW_SURFACE_POINTS,):
-        each = f"a pressure for each point of {SURFACE}, those that no quad uses included"
+        each = f"a pressure for each point of {SURFACE}, including points that no quad uses"
         raise _refusal(car / PRESSURE, f"shape {pressure.shape}", f"({RAW_SURFACE_POINTS},): {each}")
     if not np.isfinite(pressure).all():
         raise _refusal(car / PRESSURE, "values that are not finite", "numbers")
@@ -120,11 +120,11 @@ def _read_raw(car: Path) -> tuple[MeshFile, MeshFile, np.ndarray, np.ndarray]:
 
 
 def _check_alignment(car: Path, values: dict[str, np.ndarray], pressure: np.ndarray, used: np.ndarray) -> None:
-    """Where the surface file holds pressures too, press.npy must give them in the same order.
+    """Check that press.npy has the pressures in the order of the surface file, if that file holds pressures too.
 
-    It is the order that goes wrong, not the numbers: dropping the wrong 96 points took a public reproduction from an
-    error of 7 % to one of 69 %. So files written with other digits, or in another unit, fit, and what stands at the
-    points that no quad uses does not matter. Of several arrays the most similar is taken for the pressures.
+    The order goes wrong, not the numbers: dropping the wrong 96 points raised a public reproduction's error from 7 % to
+    69 %. So files written with other digits, or in another unit, fit, and values at points that no quad uses do not
+    matter. If the surface file has several arrays, the most similar one is compared.
     """
     arrays = {name: np.asarray(array, np.float64).squeeze() for name, array in values.items()}
     misfits = {
@@ -134,14 +134,14 @@ def _check_alignment(car: Path, values: dict[str, np.ndarray], pressure: np.ndar
     }
     least, name = min(((misfit, name) for name, misfit in misfits.items()), default=(0.0, ""))
     if least > MOST_MISFIT:
-        seen = f"at the {len(used)} points of quads it is off {name!r} in {SURFACE} by {least:.0%} of the spread"
+        seen = f"at the {len(used)} points of quads it differs from {name!r} in {SURFACE} by {least:.0%} of the spread"
         raise _refusal(
             car / PRESSURE, seen, f"the same pressures at the same points, to {MOST_MISFIT:.0%} of the spread"
         )
 
 
 def _misfit(reference: np.ndarray, values: np.ndarray) -> float:
-    """What is left of the spread of `values` once the best rising line of `reference` is taken away, 0..1."""
+    """Return the share, 0..1, of the spread of `values` that the best rising line in `reference` leaves unexplained."""
     if not np.ptp(values):
         return 1.0
     likeness = max(0.0, float(np.corrcoef(reference, values)[0, 1]))
@@ -158,20 +158,20 @@ def _velocity(car: Path, values: dict[str, np.ndarray], count: int) -> np.ndarra
 
 
 def _refusal(path: Path, seen: str, expected: str) -> RequestError:
-    """The refusal of a file that is missing or broken, or does not fit the others or what the data set is."""
+    """Return the error for a file that is missing or broken, or does not fit the other files or the data set."""
     return RequestError("shapenet-file-unusable", f"{path} cannot be used", seen=seen, expected=expected)
 
 
 class ShapeNetCarDataset(CasesDataset):
-    """Some cars. Of themselves they say only where the wind blows: the published models read no further numbers."""
+    """Some cars. They are described only by the wind and a reference area: the published models read no more."""
 
     def about(self) -> dict[str, Any]:
-        """What `about_data` reads: a car on the ground in a wind along z."""
+        """Return the description that `about_data` reads: a car on the ground in a wind along z."""
         return {"space": CAR_SPACE, "reference_areas": {"reference_area": FRONTAL}}
 
 
 def check_shapenet_car(root: Path | None, split: str) -> dict[str, Any]:
-    """Checks before any worker starts that the folder holds whole cars; returns its metadata.
+    """Check before any worker starts that the folder's cars are complete; return its metadata.
 
     RequestError: no folder was given, it was not prepared, a file is missing, or its cars do not have the split.
     """
@@ -185,7 +185,7 @@ def check_shapenet_car(root: Path | None, split: str) -> dict[str, Any]:
         )
     about = read_metadata(root) if (root / DATASET_FILE).is_file() else None
     if about is None or not {"surface_pressure", "volume_velocity"} <= about["fields"].keys():
-        # The published recipe's folder, and what versions before 2026-11-25 packed, are prepared like the archive.
+        # The published recipe's folder, and folders packed by versions before 2026-11-25, are prepared like archives.
         source = root if (root / "preprocessed").is_dir() or (root / "param0").is_dir() else "ARCHIVE"
         raise RequestError(
             "no-shapenet-data",
@@ -201,7 +201,7 @@ def check_shapenet_car(root: Path | None, split: str) -> dict[str, Any]:
 
 
 def open_shapenet_car(root: Path, split: str) -> tuple[ShapeNetCarDataset, ShapeNetCarDataset]:
-    """Opens the training and the test split of a prepared folder."""
+    """Open the training and the test split of a prepared folder."""
     about = read_metadata(root)
     cars = published_order(about["cases"])
     train, test = (ShapeNetCarDataset(root, [cars[i] for i in own], about) for own in split_indices(cars, split))
@@ -209,11 +209,11 @@ def open_shapenet_car(root: Path, split: str) -> tuple[ShapeNetCarDataset, Shape
 
 
 def split_indices(cases: Sequence[str], split: str) -> tuple[list[int], list[int]]:
-    """Positions of the training and of the test cars of a published split, of cars in the published order.
+    """Return the indices of a published split's training and test cars, for cars in the published order.
 
-    param0: the cars of that folder are the test split. randperm189: torch.randperm(889) with seed 0, its first 189
-    (the UPT paper's, of surface pressure alone; figures on the two are not comparable). RequestError: the cars that
-    are there do not have this split.
+    param0: the cars of that folder are the test split. randperm189: the first 189 of torch.randperm(889) with seed 0
+    are (the UPT paper's split, for surface pressure alone; figures on the two splits are not comparable).
+    RequestError: the cars present do not have this split.
     """
     cars = len(cases)
     if split == "param0":
@@ -235,9 +235,9 @@ def split_indices(cases: Sequence[str], split: str) -> tuple[list[int], list[int
 
 
 def differing_statistics(arrays: Mapping[str, Any]) -> list[str]:
-    """Which channels differ from the published constants by more than 1 % of a standard deviation, in words.
+    """Describe the channels that differ from the published constants by more than 1 % of a standard deviation.
 
-    arrays: those of the training split, as `describe_split` returns them.
+    arrays: the training split's arrays, as described by `describe_split`.
     """
     words = []
     for key, (means, deviations) in PUBLISHED_STATISTICS.items():
@@ -251,7 +251,7 @@ def differing_statistics(arrays: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class CarJob:
-    """A car to make: its name ("param0/1a2b…"), the folder of its files, and that of the store."""
+    """A car to make: its name ("param0/1a2b…"), the folder of its files, and the store's folder."""
 
     case: str
     folder: Path
@@ -259,7 +259,7 @@ class CarJob:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes whenever the car must be made again: names, sizes and times of change of its files."""
+        """Digest of the names, sizes and modification times of the files: if it changes, the car must be made again."""
         digest = hashlib.sha256(f"shapenet_car {FORMAT_VERSION}\n".encode())
         for path in sorted(self.folder.iterdir()):
             if path.name in RAW_FILES or path.suffix == ".pt":
@@ -267,7 +267,7 @@ class CarJob:
         return digest.hexdigest()
 
     def problems(self) -> Iterator[RequestError]:
-        """Yields the files that the car lacks."""
+        """Yield an error for each file that the car lacks."""
         wanted = RAW_FILES if self._is_raw else [f"{key}.pt" for key in PUBLISHED]
         for name in wanted:
             if not (self.folder / name).is_file():
@@ -275,7 +275,7 @@ class CarJob:
                 yield _refusal(self.folder / name, "no such file", expected)
 
     def make(self) -> dict[str, Any]:
-        """Makes the car, and returns what its `case.json` says. RequestError: a file is broken or does not fit."""
+        """Make the car, and return the contents of its `case.json`. RequestError: a file is broken or does not fit."""
         for problem in self.problems():
             raise problem
         arrays = make_car(self.folder) if self._is_raw else read_published(self.folder)
@@ -298,13 +298,13 @@ class CarJob:
 
 
 def car_jobs(root: Path, out: Path) -> list[CarJob]:
-    """Returns the cars of a folder, or of its `training_data` or `preprocessed`, in the order of the published recipes.
+    """Return the cars of a folder, or of its `training_data` or `preprocessed`, in the published recipes' order.
 
-    RequestError: there is no such folder, or no car in it.
+    RequestError: the folder is missing, or has no cars.
     """
     for pattern in ("", "training_data/", "*/training_data/", "preprocessed/"):
         params = sorted(path for path in root.glob(f"{pattern}param[0-8]") if path.is_dir())
-        # The published folders hold loose files, and some archives macOS's, beside the cars.
+        # Beside the cars, the published folders hold loose files, and some archives macOS's files.
         cars = [car for param in params for car in sorted(param.iterdir()) if car.is_dir()]
         if cars := [car for car in cars if not car.name.startswith(".") and car.name not in EXCLUDED]:
             return [CarJob(f"{car.parent.name}/{car.name}", car, out) for car in cars]
@@ -312,37 +312,37 @@ def car_jobs(root: Path, out: Path) -> list[CarJob]:
         "not-raw-shapenet",
         f"{root} holds no ShapeNet-Car data",
         seen="no cars in param0 to param8" if root.is_dir() else "no such file or folder",
-        expected="the archive as it was published, the folder training_data that it holds, or a folder preprocessed",
+        expected="the published archive, the folder training_data in it, or a folder preprocessed",
     )
 
 
 def param_of(case: str) -> str:
-    """The param folder of a car."""
+    """Return the param folder of a car."""
     return case.partition("/")[0]
 
 
 def published_order(cases: Iterable[str]) -> list[str]:
-    """The cars in the order of the published recipes: by param folder and name."""
+    """Return the cars in the published recipes' order: by param folder and name."""
     return sorted(cases, key=lambda case: case.split("/"))
 
 
 def split_cars(cases: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the split param0, whose cars are the test split."""
+    """Return the split whose test cars are those in param0, with all other cars for training."""
     test = [case for case in published_order(cases) if param_of(case) == "param0"]
     return {"train": published_order({*cases} - {*test}), "validation": [], "test": test}
 
 
 def shortfalls(cases: Iterable[str]) -> list[str]:
-    """What differs from the published data set, in words; empty where all 889 cars are there."""
+    """Describe the differences from the published data set's numbers of cars; [] if all 889 cars are present."""
     there = Counter(map(param_of, cases))
     wanted = {f"param{i}": count for i, count in enumerate(FOLDER_COUNTS)}
     return [f"{param} has {there[param]} of {count} cars" for param, count in wanted.items() if there[param] != count]
 
 
 def read_published(folder: Path) -> dict[str, np.ndarray]:
-    """Reads the seven tensors that the published recipe makes of a car, float32, with the shapes of PUBLISHED.
+    """Read the seven float32 tensors that the published recipe makes of a car, with the shapes of PUBLISHED.
 
-    RequestError, which names the file: it is missing, torn, of another type or count, or not finite.
+    RequestError: a file is missing, torn, of another type or shape, or not finite; the error names the file.
     """
     arrays = {key: _read_tensor(folder / f"{key}.pt") for key in PUBLISHED}
     volume = arrays["volume_points"].shape[0] if arrays["volume_points"].ndim else 0
@@ -360,7 +360,7 @@ def _read_tensor(path: Path) -> np.ndarray:
 
     try:
         tensor = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises what its parsers meet: RuntimeError, UnpicklingError, EOFError, ...
+    except Exception as error:  # torch's parsers raise many types: RuntimeError, UnpicklingError, EOFError, ...
         raise _refusal(path, one_line(error), "a complete file") from None
     if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.float32:
         seen = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__

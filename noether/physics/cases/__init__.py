@@ -1,1 +1,1 @@
-"""Simulations of one's own: read by a map, prepared once, trained on."""
+"""Users' own simulations: read by a map, prepared once, trained on."""

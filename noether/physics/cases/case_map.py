@@ -23,7 +23,7 @@ TensorOrder = Literal["vtk", "openfoam", "abaqus"]
 Invariant = Literal["von_mises", "principal"]
 
 COMPONENTS = ("xx", "yy", "zz", "xy", "yz", "xz")
-"""Of a prepared tensor, in VTK's order (vtkDataSetAttributes, symmetric tensors). CalculiX' .frd has the same."""
+"""Components of a prepared tensor, in VTK's order (vtkDataSetAttributes, symmetric tensors), as in CalculiX' .frd."""
 ORDERS: dict[TensorOrder, tuple[str, ...]] = {
     "vtk": COMPONENTS,
     "openfoam": ("xx", "xy", "xz", "yy", "yz", "zz"),  # SymmTensorTemplate.H
@@ -32,22 +32,22 @@ ORDERS: dict[TensorOrder, tuple[str, ...]] = {
 NAMES: dict[Invariant | None, tuple[str, ...]] = {
     None: COMPONENTS, "von_mises": (), "principal": ("largest", "middle", "smallest")
 }  # fmt: skip
-"""What the components are called of a tensor (None), and of what is taken of it."""
+"""Names of the components of a tensor (None), or of the invariant taken from it."""
 
 
 def as_matrices(values: np.ndarray, order: TensorOrder = "vtk") -> np.ndarray:
-    """Returns tensors (n, 6) of a program's order as symmetric matrices (n, 3, 3)."""
+    """Return tensors (n, 6) in a program's order as symmetric matrices (n, 3, 3)."""
     places = [[ORDERS[order].index(min(a + b, b + a)) for b in "xyz"] for a in "xyz"]
     return np.take(values, places, axis=1)
 
 
 def as_components(matrices: np.ndarray) -> np.ndarray:
-    """Returns symmetric matrices (n, 3, 3) as tensors (n, 6) in VTK's order."""
+    """Return symmetric matrices (n, 3, 3) as tensors (n, 6) in VTK's order."""
     return matrices.reshape(-1, 9)[:, [0, 4, 8, 1, 5, 2]]
 
 
 def invariant(values: np.ndarray, order: TensorOrder, kind: Invariant) -> np.ndarray:
-    """Returns von Mises' equivalent (n, 1), or the principal values (n, 3), largest first, of tensors (n, 6).
+    """Return the von Mises equivalent (n, 1), or the principal values (n, 3), largest first, of tensors (n, 6).
 
     Von Mises: √(3/2 s:s) with the deviator s, in the unit of the tensor.
     """
@@ -59,36 +59,36 @@ def invariant(values: np.ndarray, order: TensorOrder, kind: Invariant) -> np.nda
 
 
 CASE, STEP, PIECE = "{case}", "{step}", "{piece}"
-"""In the paths of a map: the name of a case, the number of a step, and what the files of one mesh differ in."""
+"""Placeholders in a map's paths: a case's name, a step's number, the part that differs between one mesh's pieces."""
 MAPS = resources.files("noether.physics.cases") / "maps"
 DIRECTIONS = {sign + axis: s * np.eye(3)[i] for i, axis in enumerate("xyz") for sign, s in (("+", 1), ("-", -1))}
 RESERVED = ("points", "normals", "area", "cell_volume", "sdf", "part")
-"""Names that a set's own arrays have, and that its fields may not."""
+"""Names of a set's own arrays, which its fields may not have."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*$")
 
 SetKind = Literal["surface", "volume", "points"]
 
 
 def unfit_for_forces(fields: Mapping[str, str], numbers: Mapping[str, str]) -> str:
-    """Names a field of forces or a number of their coefficients, both {name: unit, or ""}, in a wrong unit; or ""."""
+    """Say which force field or coefficient number ({name: unit, "" if unstated}) has a wrong unit; "" if none has."""
     known = {**dict.fromkeys(fields, "Pa"), "wind_speed": "m/s", "reference_area": "m²"}
     stated = {name: unit for name, unit in {**numbers, **fields}.items() if unit and unit != known.get(name)}
-    return next((f"{name} is in {stated[name]}, and not in {unit}" for name, unit in known.items()
+    return next((f"{name} is in {stated[name]}, not in {unit}" for name, unit in known.items()
                  if name in stated and factor(stated[name], unit) != 1), "")  # fmt: skip
 
 
 def metres_of(length: str) -> float:
-    """Returns the metres of one unit of length. ValueError: it is none."""
+    """Return the metres in one unit of length. ValueError: `length` is not a unit of length."""
     if (metres := LENGTHS.get(length) or factor(length, "m")) is None:
-        raise ValueError(f"length: {length!r} is no unit of length, such as {', '.join(LENGTHS)}, or number of metres")
+        raise ValueError(f"length: {length!r} is not a unit of length ({', '.join(LENGTHS)}) or a number of metres")
     return metres
 
 
 class AxesMap(Section):
-    """The directions of the files that are turned to noether's axes: x across, y up, z along the wind."""
+    """The files' directions that become noether's axes: x across, y up, z along the wind."""
 
-    wind: Literal["+x", "-x", "+y", "-y", "+z", "-z"] = Field(description="Where the air blows to.")
-    up: Literal["+x", "-x", "+y", "-y", "+z", "-z"] = Field(description="Which direction is up.")
+    wind: Literal["+x", "-x", "+y", "-y", "+z", "-z"] = Field(description="Direction in which the air flows.")
+    up: Literal["+x", "-x", "+y", "-y", "+z", "-z"] = Field(description="Direction that points up.")
 
     @model_validator(mode="after")
     def _are_not_parallel(self) -> "AxesMap":
@@ -97,13 +97,13 @@ class AxesMap(Section):
         return self
 
     def rotation(self) -> np.ndarray:
-        """The matrix (3, 3) that turns a vector of the files into noether's axes."""
+        """Return the matrix (3, 3) that rotates a vector from the files' axes into noether's."""
         wind, up = DIRECTIONS[self.wind], DIRECTIONS[self.up]
         return np.stack([np.cross(up, wind), up, wind])
 
 
 class AtTime(Section):
-    """A step by its time."""
+    """A step given by its time."""
 
     time: float
 
@@ -111,28 +111,28 @@ class AtTime(Section):
 Scaling = Literal["standardised", "symmetric_log"]
 
 Step = Literal["last"] | int | AtTime
-"""Of a file's steps, the one to read: the last, one by its number from 0, or one by its time."""
+"""The step of a file to read: the last, or one given by its number (from 0) or its time."""
 
 
 class FieldMap(Section):
-    """One array of a file: what it is called there, and what turns it into its unit."""
+    """One array of a file: its name there, and how its values are converted and scaled."""
 
     array: str = Field(description="Its name in the file.")
     unit: str = Field("", description="Its unit after scaling.")
-    scale: float = Field(1.0, description="A factor; -1 turns it over.")
-    times: str | None = Field(None, description="A constant or parameter to multiply with, like density.")
-    components: int | None = Field(None, gt=0, description="How many each point must have; null: as the first case.")
-    tensor: TensorOrder | None = Field(None, description="Of six components: a symmetric tensor, in this order.")
-    take: Invariant | None = Field(None, description="Of a tensor: von Mises' equivalent, or the principal values.")
-    period: Period | None = Field(None, description="Of an angle that jumps: from where to where, [-180, 180].")
-    scaling: Scaling | None = Field(None, description="For the model; symmetric_log: of values that span decades.")
+    scale: float = Field(1.0, description="A factor; -1 reverses the sign.")
+    times: str | None = Field(None, description="A constant or parameter to multiply by, such as density.")
+    components: int | None = Field(None, gt=0, description="Components per point; null: as many as the first case has.")
+    tensor: TensorOrder | None = Field(None, description="Order of the six components, if they are a symmetric tensor.")
+    take: Invariant | None = Field(None, description="Invariant of a tensor: von Mises, or the principal values.")
+    period: Period | None = Field(None, description="Range of an angle that wraps around, such as [-180, 180].")
+    scaling: Scaling | None = Field(None, description="Scaling for the model; symmetric_log if values span decades.")
 
     @model_validator(mode="after")
     def _is_one_of_its_kind(self) -> "FieldMap":
         if self.take and not self.tensor:
             raise ValueError(f"take={self.take} needs tensor: vtk, openfoam or abaqus")
         if self.period and (self.period[0] >= self.period[1] or self.tensor or self.components not in (None, 1)):
-            raise ValueError(f"period: [low, high] of an angle of one component, not {list(self.period)}")
+            raise ValueError(f"period needs [low, high] and an angle with one component, not {list(self.period)}")
         if self.tensor and self.components not in (None, 6):
             raise ValueError(f"a tensor has 6 components, not {self.components}")
         return self
@@ -142,50 +142,50 @@ class SetMap(Section):
     """One set of points of a case, and the fields on it."""
 
     file: str = Field(
-        description="Path with {case} for the case's name, * for anything in a name, {step} for a step's number; "
-        "{piece}, in the file's name: the files that differ there are pieces of one mesh."
+        description="Path with {case} for the case's name, * for any characters in a name, {step} for a step's number; "
+        "{piece} in the file's name: files that differ there are pieces of one mesh."
     )
     kind: SetKind
-    at: Literal["cells", "points"] = Field("cells", description="Which data are kept: at cell centres or at points.")
+    at: Literal["cells", "points"] = Field("cells", description="Whether data at cell centres or at points are kept.")
     patches: list[str] = Field([], description="Blocks or patches by name (* allowed); empty: all that fit the kind.")
-    coordinates: list[str] = Field([], description="Of a CSV: its columns of x, y and z; empty: the usual ones.")
-    values: str = Field("", description="A table with {case} in its path, a row for each of the points or cells.")
-    normals: Literal["outward", "keep", "flip"] = Field("outward", description="Of a surface.")
-    distance_to: str | None = Field(None, description="A surface set: each point is given the distance to it.")
-    most_points: int | None = Field(None, gt=0, description="Points kept of a case at most, at random.")
+    coordinates: list[str] = Field([], description="A CSV's columns of x, y and z; empty: the usual names.")
+    values: str = Field("", description="A table with {case} in its path and a row for each point or cell.")
+    normals: Literal["outward", "keep", "flip"] = Field("outward", description="Direction of a surface's normals.")
+    distance_to: str | None = Field(None, description="A surface set; each point gets its distance to it.")
+    most_points: int | None = Field(None, gt=0, description="Most points kept per case, chosen at random.")
     fields: dict[str, FieldMap] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _names_are_free(self) -> "SetMap":
         for name in self.fields:
             if name in RESERVED or not _NAME.match(name):
-                raise ValueError(f"fields.{name}: names are small letters, digits and _, and not {', '.join(RESERVED)}")
+                raise ValueError(f"fields.{name}: use lower-case letters, digits and _, and not {', '.join(RESERVED)}")
         return self
 
 
 class NumberMap(Section):
-    """One number of a case: in a file of its own, in the row of a table, or the same for all."""
+    """One number of a case: in the case's own file, or in its row of a table of all cases."""
 
     file: str | None = Field(None, description="JSON, YAML, CSV, .xlsx or OpenFOAM's .dat (its last row).")
-    column: str | None = Field(None, description="The number's name in the file; null: as it is called here.")
-    row: str | None = Field(None, description="Of a table of all cases: the column with the cases' names.")
+    column: str | None = Field(None, description="The number's name in the file; null: its name in the map.")
+    row: str | None = Field(None, description="For a table of all cases: the column with the cases' names.")
     unit: str = ""
     scale: float = 1.0
 
 
 class SplitMap(Section):
-    """Which cases are trained on, validated with and tested on: lists, fractions with a seed, or a column."""
+    """The split into training, validation and test cases: by lists, fractions with a seed, or a table's column."""
 
-    test: float | list[str] | str = Field(0.1, description="A fraction, a list of cases, or a file with one a line.")
-    validation: float | list[str] | str = Field(0.1, description="As test; these cases select the weights.")
-    seed: int = Field(0, ge=0, description="Of the fractions' draw.")
+    test: float | list[str] | str = Field(0.1, description="A fraction, a list of cases, or a file with one per line.")
+    validation: float | list[str] | str = Field(0.1, description="Like test; these cases select the weights.")
+    seed: int = Field(0, ge=0, description="Seed of the random draw for fractions.")
     file: str | None = Field(None, description="A table (CSV, .xlsx) with a row for each case, for `column`.")
     row: str = Field("case", description="The column of `file` with the cases' names.")
-    column: str | None = Field(None, description="The column of `file` that says train, validation or test.")
+    column: str | None = Field(None, description="The column of `file` with train, validation or test.")
 
 
 class ForcesMap(Section):
-    """Which fields of a surface set make its forces; pressure in Pa, shear in Pa as the air pulls on the wall."""
+    """The fields of a surface set that give its forces: pressure in Pa, shear in Pa as the air pulls on the wall."""
 
     set: str
     pressure: str
@@ -193,12 +193,12 @@ class ForcesMap(Section):
 
 
 class CaseMap(Section):
-    """A whole map. Sets, fields, parameters and outputs are called what they are called here."""
+    """A whole map. Its names of sets, fields, parameters and outputs are those of the prepared data."""
 
     reader: Literal["meshes", "shapenet_car"] = Field("meshes", description="shapenet_car: the data set's own reader.")
     axes: AxesMap | None = Field(None, description="null: the files' axes are kept.")
     length: str | float = Field("m", description="Unit of the files' positions, such as mm, or a number of m.")
-    step: Step | Literal["each"] = Field("last", description="last, a number from 0, {time: T}, or each as a case.")
+    step: Step | Literal["each"] = Field("last", description="last, a number from 0, {time: T}; each: all, as cases.")
     constants: dict[str, float] = Field(default_factory=dict)
     parameters: dict[str, NumberMap] = Field(default_factory=dict)
     outputs: dict[str, NumberMap] = Field(default_factory=dict)
@@ -212,13 +212,13 @@ class CaseMap(Section):
             metres_of(self.length)
         time = self.parameters.setdefault("time", NumberMap(unit="s")) if self.step == "each" else None
         if time and (time.file or "time" in self.outputs):
-            raise ValueError("step: each makes `time` a parameter: a number from a file needs another name")
+            raise ValueError("step: each makes `time` a parameter: give a number from a file another name")
         numbers = {*self.constants, *self.parameters}
         for name in (*self.sets, *self.parameters, *self.outputs):
             if not _NAME.match(name):
-                raise ValueError(f"{name}: names are small letters, digits and _")
+                raise ValueError(f"{name}: use lower-case letters, digits and _ in names")
         if clash := [(a, b) for a in self.sets for b in self.sets if b.startswith(f"{a}_")]:
-            raise ValueError(f"sets.{clash[0][1]}: begins like the set {clash[0][0]}; rename one of them")
+            raise ValueError(f"sets.{clash[0][1]}: its name begins with the set name {clash[0][0]}; rename one of them")
         for name, own in self.sets.items():
             for field, about in own.fields.items():
                 if about.times is not None and about.times not in numbers:
@@ -226,7 +226,7 @@ class CaseMap(Section):
             if own.distance_to and (own.distance_to not in self.sets or self.sets[own.distance_to].kind != "surface"):
                 raise ValueError(f"sets.{name}.distance_to: {own.distance_to!r} is not a surface set of this map")
         if not self.outputs and self.reader == "meshes" and not any(own.fields for own in self.sets.values()):
-            raise ValueError("sets: no field and no output, so there is nothing to predict")
+            raise ValueError("sets: there is nothing to predict, neither a field nor an output")
         return self
 
     @model_validator(mode="after")
@@ -235,15 +235,15 @@ class CaseMap(Section):
             surface = self.sets.get(self.forces.set)
             wanted = [name for name in (self.forces.pressure, self.forces.shear) if name]
             if surface is None or surface.kind != "surface" or not set(wanted) <= set(surface.fields):
-                raise ValueError(f"forces: needs the surface set {self.forces.set!r} with {', '.join(wanted)}")
+                raise ValueError(f"forces: there must be a surface set {self.forces.set!r} with {', '.join(wanted)}")
             stated = {name: surface.fields[name].unit for name in wanted}
             if unfit := unfit_for_forces(stated, {name: own.unit for name, own in self.parameters.items()}):
-                raise ValueError(f"forces: {unfit}: `scale` and `unit` of it change that")
+                raise ValueError(f"forces: {unfit}: convert it with its `scale`, and set its `unit`")
         return self
 
     @property
     def metres(self) -> float:
-        """Metres of one unit of the files' positions."""
+        """Metres per unit of the files' positions."""
         return metres_of(self.length) if isinstance(self.length, str) else self.length
 
     @property
@@ -252,7 +252,7 @@ class CaseMap(Section):
         return self.axes.rotation() if self.axes else np.eye(3)
 
     def component_names(self, field: FieldMap, components: int) -> list[str]:
-        """What the components of a prepared field are called, by the axes of the files; none: by the usual names."""
+        """Return the names of a prepared field's components, by the files' axes; [] if the usual names apply."""
         axes = ["xyz"[axis] for axis in np.abs(self.rotation).argmax(axis=1)]
         if field.tensor:
             turned_to = dict(zip("xyz", axes, strict=True))
@@ -266,9 +266,9 @@ class CaseMap(Section):
 def turned(
     rotation: np.ndarray, factor: float = 1.0, tensor: TensorOrder | None = None
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """A step that turns vectors (n, 3) and tensors (n, 9) into noether's axes, and scales them and all others.
+    """Return a function that rotates vectors (n, 3) and tensors (n, 9) into noether's axes and scales every array.
 
-    A symmetric tensor (n, 6), of which `tensor` says the order, is turned too, and gets VTK's order.
+    tensor: order of the components of a symmetric tensor (n, 6), which is rotated too and put into VTK's order.
     """
 
     def step(block: np.ndarray) -> np.ndarray:
@@ -284,12 +284,12 @@ def turned(
 
 
 def ready_maps() -> list[str]:
-    """The names of the maps that come with noether."""
+    """Return the names of the maps that come with noether."""
     return sorted(path.name.removesuffix(".yaml") for path in MAPS.iterdir() if path.name.endswith(".yaml"))
 
 
 def map_text(name: str, folders: str = "CASES OUT") -> str:
-    """Returns the text of a map file, or of a ready map by its name, which is for `folders`. RequestError: none."""
+    """Return the text of a map file or ready map; an error's fix names `folders`. RequestError: no readable map."""
     path = Path(name).expanduser()
     if path.is_file() or path.is_fifo():
         try:
@@ -306,18 +306,18 @@ def map_text(name: str, folders: str = "CASES OUT") -> str:
     draft = "" if beside else f"noether data inspect {folders.split()[0]} && "
     raise RequestError(
         "unknown-map", f"there is no map {name}", seen="neither a file nor a ready map",
-        expected="a file that `noether data inspect CASES` writes, or one of " + ", ".join(ready_maps()),
+        expected="a file written by `noether data inspect CASES`, or one of " + ", ".join(ready_maps()),
         fix=f"{draft}noether data prepare {folders} --map {beside or 'cases.yaml'}",
     )  # fmt: skip
 
 
 def parse_map(text: str, name: str) -> CaseMap:
-    """Reads a map. RequestError: it is not YAML, or a key does not fit; every wrong key is named."""
+    """Parse a map. RequestError: it is not YAML, or a key does not fit; the error names every wrong key."""
     try:
         content: Any = parse_yaml(text, name)
         if isinstance(content, dict) and content.get("sets", {}) is None:
-            raise RequestError("map-without-sets", f"{name} takes no set", seen="sets: nothing",
-                               expected="sets; those that a draft is not sure of are comments in it")  # fmt: skip
+            raise RequestError("map-without-sets", f"{name} has no sets", seen="sets: nothing",
+                               expected="at least one set; a draft has doubtful sets as comments")  # fmt: skip
         return CaseMap.model_validate(content if isinstance(content, dict) else {})
     except ValidationError as error:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""The cells of a mesh by their dimension, by VTK's own table: what kind of set they make, and what belongs to none."""
+"""Mesh cells by dimension, from VTK's own table: the kind of set that they make, and the cells that no set takes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,30 +14,30 @@ from noether.physics.cases.mesh_files import Unfit, import_pyvista, to_numpy
 KINDS: dict[int, SetKind] = {2: "surface", 3: "volume"}
 DIMENSIONS = {kind: dimension for dimension, kind in KINDS.items()}
 CALLED = ("vertices", "lines", "faces", "cells in space")
-"""Cells by their dimension."""
+"""Names of cells, by dimension."""
 LOOSE, UNUSED = "points", "points of no cell in the set"
 POINTS = (LOOSE, UNUSED)
 MOST_NAMED = 8
 GHOST_TYPE, LEFT = "vtkGhostType", "noether:left"
 TRIANGLE, STRIP, POLYGON, QUAD = 5, 6, 7, 9
-"""VTK's numbers of faces whose corners stand in turn, and of strips of them."""
+"""VTK's cell types of strips and of the faces whose corners are listed in order around them."""
 FLAT = 1e-14
-"""A cell's volume, as a part of the cube of its longest side, that rounding leaves of nothing."""
+"""Largest volume of a flat cell, relative to the cube of its longest side: rounding errors leave this much."""
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """One mesh of a file, without ghost cells, by the name of its block or patch ("" if the file has only one)."""
+    """One mesh of a file, without ghost cells, and the name of its block or patch ("" if the file has only one)."""
 
     name: str
     whole: Any
     lost: Mapping[str, int]
-    """What of the file is not in the mesh: ghost cells, elements that a reader leaves out."""
+    """Counts of the file's contents that are not in the mesh: ghost cells, elements that a reader leaves out."""
     _cells: dict[SetKind, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, mesh: Any) -> "Block":
-        """Return the block of a mesh, whose ghost cells (of pieces, or hidden) are taken out."""
+        """Return the block of a mesh, with its ghost cells (duplicates in pieces, or hidden cells) removed."""
         mesh = mesh.triangulate(pass_verts=True, pass_lines=True) if getattr(mesh, "n_strips", 0) else mesh
         lost = {}
         if LEFT in mesh.field_data:
@@ -51,7 +51,7 @@ class Block:
 
     @cached_property
     def dimensions(self) -> np.ndarray:
-        """The dimension (n_cells,) of each cell."""
+        """The dimension of each cell, (n_cells,)."""
         from vtkmodules.vtkCommonDataModel import vtkCellTypeUtilities
 
         if hasattr(self.whole, "n_strips"):  # PolyData: vertices first, then lines, faces and strips
@@ -64,16 +64,16 @@ class Block:
 
     @property
     def kind(self) -> SetKind:
-        """The kind of set that its cells of the highest dimension make."""
+        """The kind of set that the cells of the highest dimension make."""
         return KINDS.get(int(self.dimensions.max(initial=0)), "points")
 
     @property
     def mesh(self) -> Any:
-        """The cells of the highest dimension, and their points; of lines and vertices all."""
+        """The cells of the highest dimension and their points; the whole mesh if it has only lines and vertices."""
         return self.cells(self.kind)
 
     def cells(self, kind: SetKind) -> Any:
-        """Return the mesh of the cells of a kind; of "points", the whole."""
+        """Return the mesh of the cells of one kind; for "points", the whole mesh."""
         if kind == "points" or (self.dimensions == DIMENSIONS[kind]).all():
             return self.whole
         if kind not in self._cells:
@@ -82,7 +82,7 @@ class Block:
         return self._cells[kind]
 
     def beside(self, kind: SetKind | None) -> dict[str, int]:
-        """Return what a set of a kind (None: of other blocks) does not take of the block, and how much of it."""
+        """Return {what: count} of the block's contents that a set of a kind leaves out; of all if kind is None."""
         if kind == "points" or (kind is None and not self.dimensions.size):
             left = {} if kind else {LOOSE: self.whole.n_points}
         else:
@@ -94,13 +94,13 @@ class Block:
 
 
 def range_text(values: Sequence[int]) -> str:
-    """Return whole numbers as a text: their range, or the one that all are."""
+    """Return the range of whole numbers as text, or the number itself if all are equal."""
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def in_no_set(cases: Sequence[Mapping[tuple[str, str], int]]) -> str:
-    """Say what of the cases is in no set, of {(what, block): how much} of each: "7 cells (4 vertices, 3 lines)"."""
+    """Describe what no set takes, as in "7 cells (4 vertices, 3 lines)"; cases: {(what, block): count} of each case."""
     keys = dict.fromkeys(key for own in cases for key in own)
     parts = {key: range_text([own.get(key, 0) for own in cases]) for key in keys}
     named = ((what, f"{parts[what, block]} {what}" + (f" of {block}" if block else "")) for what, block in keys)
@@ -112,16 +112,16 @@ def in_no_set(cases: Sequence[Mapping[tuple[str, str], int]]) -> str:
 
 
 def polygons(mesh: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the corners of a mesh of faces, back to back, and where each face begins in these (F + 1,).
+    """Return the corners of a mesh's faces, concatenated, and the offsets (F + 1,) at which each face begins.
 
-    Of a curved face the nodes of its edges count as corners, in turn. Unfit: a corner is no point of the mesh, or the
-    mesh has strips.
+    The nodes on the edges of a curved face become corners, in order around it. Unfit: a corner is not a point of the
+    mesh, or the mesh has strips.
     """
     is_flat = hasattr(mesh, "n_strips")
     cells, kinds = (mesh.GetPolys(), np.empty(0, np.uint8)) if is_flat else (mesh.GetCells(), mesh.celltypes)
     corners, offsets = to_numpy(cells.GetConnectivityArray()), to_numpy(cells.GetOffsetsArray())
     if corners.size and not 0 <= corners.min() <= corners.max() < mesh.n_points:
-        raise Unfit(f"a face of point {int(corners.max())}, where there are {mesh.n_points} points")
+        raise Unfit(f"a face uses point {int(corners.max())}, but there are {mesh.n_points} points")
     sizes, curved = np.diff(offsets), {*np.flatnonzero(np.bincount(kinds))} - {TRIANGLE, POLYGON, QUAD}
     if STRIP in curved:
         raise Unfit("triangle strips in a grid of other cells")
@@ -139,12 +139,12 @@ def polygons(mesh: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ring(kind: int, size: int) -> list[int]:
-    """Return the places, among the nodes of a face, of those of its edges, in turn."""
+    """Return the indices of a face's nodes that are on its edges, in order around the face."""
     face = import_pyvista().UnstructuredGrid(np.array([size, *range(size)]), np.array([kind]), np.zeros((size, 3)))
     cell = face.GetCell(0)
     edges = [[edge.GetPointId(place) for place in range(edge.GetNumberOfPoints())]
              for edge in map(cell.GetEdge, range(cell.GetNumberOfEdges()))]  # fmt: skip
-    # VTK has the ends of an edge before its other nodes, and a pixel's edges in any direction.
+    # VTK lists an edge's ends before its other nodes, and a pixel's edges in either direction.
     end, ring = next(iter({*edges[0][:2]} - {*edges[1][:2]})), list[int]()
     for first, last, *middle in edges:
         ring += [end, *(middle if first == end else middle[::-1])]
@@ -153,11 +153,11 @@ def _ring(kind: int, size: int) -> list[int]:
 
 
 def flat_cells(mesh: Any, volumes: np.ndarray) -> np.ndarray:
-    """Return the places of the cells in space that have no volume, of `volumes` (n_cells,)."""
+    """Return the indices of the volume cells without volume; volumes: (n_cells,), one per cell."""
     if volumes.min(initial=np.inf) > 1e-9 * volumes.max(initial=0.0):
         return np.empty(0, np.int64)
     cells, points = mesh.GetCells(), np.asarray(mesh.points, np.float64)
     corners, starts = to_numpy(cells.GetConnectivityArray()), to_numpy(cells.GetOffsetsArray())[:-1]
-    along = (axis[corners] for axis in points.T)  # one after the other, for they are large
+    along = (axis[corners] for axis in points.T)  # one axis at a time, because the arrays are large
     sides = [np.maximum.reduceat(own, starts) - np.minimum.reduceat(own, starts) for own in along]
     return np.flatnonzero(volumes <= FLAT * np.max(sides, axis=0) ** 3)

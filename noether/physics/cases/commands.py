@@ -1,4 +1,4 @@
-"""What `noether data inspect|prepare|describe` do, with a bar while they work. torch only where a data set needs it."""
+"""The commands `noether data inspect|prepare|describe`, with progress bars; torch is imported only if needed."""
 
 import os
 import shlex
@@ -38,20 +38,20 @@ from noether.physics.settings import ShapeNetCarDatasetConfig
 FOLDER = ".unpacked"
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, IndexError)
-"""What Python's readers raise on unreadable archives; RuntimeError also for passwords, IndexError for no name."""
+"""Errors that Python's readers raise on unreadable archives: RuntimeError for passwords, IndexError for no name."""
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a path is a file that is named like an archive."""
+    """Return whether a path is a file with an archive's suffix."""
     return path.is_file() and path.name.lower().endswith(SUFFIXES)
 
 
 @contextmanager
 def unpacked(archive: Path, out: Path) -> Iterator[Path]:
-    """Yields the folder `OUT/.unpacked` with the archive's files, which is removed when all went well.
+    """Yield the folder `OUT/.unpacked` with the archive's files; remove it afterwards if no exception was raised.
 
-    After an interruption it is still there, and the archive is not unpacked again. Files keep their times of change,
-    by which a case is known to be up to date. RequestError: the archive cannot be read to its end.
+    After an interruption the folder remains, and the archive is not unpacked again. Files keep their modification
+    times, by which cases are recognised as up to date. RequestError: the archive cannot be unpacked completely.
     """
     folder = out / FOLDER
     with locked(out, f".{FOLDER}.*.partial"):
@@ -70,7 +70,7 @@ def _extract(archive: Path, folder: Path) -> None:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zipped:
                 for entry in zipped.infolist():
-                    path = zipped.extract(entry, folder)  # Names that lead out of the folder are cleaned.
+                    path = zipped.extract(entry, folder)  # Paths out of the folder are sanitized.
                     changed = time.mktime((*entry.date_time, 0, 0, -1))
                     os.utime(path, (changed, changed))
         else:
@@ -88,7 +88,7 @@ def _extract(archive: Path, folder: Path) -> None:
 
 
 def _inside(tar: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
-    """Yields what `filter="data"`, which Python has from 3.11.4 on, lets into a folder. TarError: what it does not."""
+    """Yield an archive's members, checked as by `filter="data"` (Python 3.11.4 or newer). TarError: one is unsafe."""
     root = os.path.realpath(folder)
     for member in tar:
         place = os.path.realpath(os.path.join(root, member.name))
@@ -101,15 +101,15 @@ def _inside(tar: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
         yield member
 
 
-SHOWN = 20  # names or reasons of a list
+SHOWN = 20  # names or reasons shown per list
 
 
 def inspect_here(cases: str, out: str, *, workers: str | None) -> int:
-    """Looks through a folder of cases, says what is there, and writes a draft of its map."""
+    """Survey a folder of cases, print what it holds, and write a draft of its map."""
     count = _read_workers(workers)
     root, target, console = Path(cases).expanduser(), Path(out).expanduser(), Console(None, speaks=True)
     if target.exists():
-        raise RequestError("map-exists", f"{target} already exists", seen="a file", expected="a name that is free",
+        raise RequestError("map-exists", f"{target} already exists", seen="a file", expected="an unused name",
                            fix="--out another.yaml")  # fmt: skip
     with progress_bar(console, "looking at", "files") as report:
         survey = survey_folder(root, workers=count, progress=report)
@@ -127,9 +127,9 @@ def inspect_here(cases: str, out: str, *, workers: str | None) -> int:
     except RequestError as error:
         then = f"`prepare` would refuse it ({error.seen})"
     if GUESS in text or DOUBT in text:
-        then += ", say in it what the numbers in the files' names are"
+        then += ", state in it what the numbers in the file names are"
     line = shlex.join(["noether", "data", "prepare", cases, "OUT", "--map", out])
-    print(f"{target}: a draft of the map; {then}, then: {line}")  # in one line, to copy
+    print(f"{target}: a draft of the map; {then}, then: {line}")  # on one line, to copy
     return ExitCode.DONE
 
 
@@ -137,14 +137,14 @@ def _say_survey(console: Console, survey: Survey) -> None:
     cases = survey.grouping.cases
     console.say(f"{survey.root}: {len(cases)} cases, from {cases[0]} to {cases[-1]}, {survey.grouping.why}")
     if len(survey.looked_at) < len(cases):
-        console.say(f"{len(survey.looked_at)} of them were read, spread evenly: all together are more than 4 GB")
+        console.say(f"{len(survey.looked_at)} of them, spread evenly, were read: together they exceed 4 GB")
     for (template, block), found in survey.blocks.items():
         console.say("", _title(template, block, found), _block_table(found), sep="\n")
     if survey.steps:
-        guess = "; by a guess: the files differ in a number" if survey.grouping.steps else ""
+        guess = "; a guess: the file names differ in a number" if survey.grouping.steps else ""
         console.say(f"{words_of_steps(survey)}; the last is read, unless the map's `step` says otherwise{guess}")
     for template, (table, at) in survey.values.items():
-        console.say(f"{table}: a row for each of the {at} of {template}, and taken as its arrays")
+        console.say(f"{table}: a row for each of the {at} of {template}; its columns become arrays there")
     for template, numbers in survey.numbers.items():
         names = list(next(iter(numbers.values()), {}))
         console.say(f"{template}: {len(numbers)} cases with {first_of(names, SHOWN) or 'no numbers'}")
@@ -182,10 +182,10 @@ def _table(title: str | None, *columns: str) -> Table:
 def prepare_here(
     paths: Sequence[str], *, map_name: str | None, workers: str | None, skip_broken: bool, dry_run: bool
 ) -> int:
-    """Prepares a folder of cases by a map, and says what was made, what was kept and what is broken.
+    """Prepare a folder of cases by a map, and report which cases were made, kept and broken.
 
-    paths: `CASES OUT`, or the map first, as in `shapenet_car ARCHIVE OUT`. RequestError: there are too few or too many
-    words, no map was given, or the source does not fit it.
+    paths: `CASES OUT`, or with the map first, as in `shapenet_car ARCHIVE OUT`. RequestError: there are too few or too
+    many words, no map was given, or the source does not fit it.
     """
     count = _read_workers(workers)
     source, folder, map_name = _folders_and_map(paths, map_name)
@@ -211,9 +211,9 @@ def prepare_here(
 
 
 def _folders_and_map(paths: Sequence[str], map_name: str | None) -> tuple[Path, Path, str]:
-    """Returns the source, the folder to make, and the map."""
+    """Return the source folder, the folder to make, and the map's name."""
     if len(paths) == 3 and map_name is None:
-        # The map stands first; where only another word can be one, that is it.
+        # The map comes first, unless exactly one word can be a map: then it is that word.
         maps = [word for word in paths if word in ready_maps() or word.endswith((".yaml", ".yml"))]
         map_name = paths[0] if len(maps) != 1 else maps[0]
         paths = [word for word in paths if word != map_name]
@@ -229,7 +229,7 @@ def _folders_and_map(paths: Sequence[str], map_name: str | None) -> tuple[Path, 
         inspect = shlex.join(["noether", "data", "inspect", source])
         raise RequestError("prepare-needs-a-map", "prepare needs a map, which says what the files hold",
                            seen="no --map",
-                           expected="a file that inspect writes, or a ready map: " + ", ".join(ready_maps()),
+                           expected="a file written by inspect, or a ready map: " + ", ".join(ready_maps()),
                            fix=f"{inspect} && noether data prepare {shlex.join(paths)} --map cases.yaml")  # fmt: skip
     return Path(source).expanduser(), Path(out).expanduser(), map_name
 
@@ -246,11 +246,11 @@ def _say(console: Console, done: PreparedCases, folder: Path, dataset: str) -> N
     uses = {"train": "train on", "validation": "validate with", "test": "test on"}
     sizes = ", ".join(f"{len(done.splits[name])} to {use}" for name, use in uses.items())
     line = shlex.join(["noether", "train", f"dataset={dataset}", f"dataset_root={as_override(str(folder))}"])
-    print(f"{sizes}; train on it with: {line}")  # in one line, to copy
+    print(f"{sizes}; train on it with: {line}")  # on one line, to copy
 
 
 def describe_here(config: RunConfig, *, as_json: bool) -> int:
-    """Prints what the splits of the configured data set hold."""
+    """Print the contents of the configured data set's splits."""
     console = Console(None, speaks=not as_json)
     folder = prepare_with_bar(config, console)
     with code_granted(config.own_code()):
@@ -263,7 +263,7 @@ def describe_here(config: RunConfig, *, as_json: bool) -> int:
         return ExitCode.DONE
     console.say(f"{config.dataset.kind}: {folder if folder is not None else data_source(config).without_root}")
     if config.dataset.validation_fraction:
-        console.say(f"a share of {config.dataset.validation_fraction:g} of the training split is held out to validate")
+        console.say(f"held out for validation: {config.dataset.validation_fraction:g} of the training split")
     for name, split in described.items():
         title = f"{name}: {split['samples']} samples"
         table = _table(title, "key", "shape", "type", "channel", "min", "max", "mean", "std")
@@ -280,27 +280,27 @@ def describe_here(config: RunConfig, *, as_json: bool) -> int:
 
 
 def _statistics_notes(config: RunConfig, train: dict[str, Any]) -> list[str]:
-    """For ShapeNet-Car, how the statistics stand to the published constants of the split param0."""
+    """Compare ShapeNet-Car's statistics with the published constants of the split param0; [] for other data sets."""
     if not isinstance(config.dataset, ShapeNetCarDatasetConfig):
         return []
     if config.dataset.split != "param0":
         return ["the published constants are those of the split param0"]
     differing = differing_statistics(train["arrays"])
     if not differing:
-        return ["mean and standard deviation are the published ones, within 1 % of a standard deviation"]
+        return ["mean and standard deviation match the published ones within 1 % of a standard deviation"]
     found = train["samples"]
     why = f" ({found} of the {ALL_CARS - 100} training cars are here)" if found != ALL_CARS - 100 else ""
     return [f"statistics differ from the published constants{why}:", *(f"  {words}" for words in differing)]
 
 
 def _read_workers(workers: str | None) -> int:
-    """Returns how many processes share the work: as asked, else one a CPU, at most 16. RequestError: no number."""
+    """Return how many processes to use: `workers`, or one per CPU but at most 16. RequestError: not a number."""
     few = min(usable_cpus(), 16)
     return few if workers is None else number_of("workers", workers, int, 1, 10**4, f"--workers {few}")
 
 
 def _warn_few(console: Console, lines: list[str], where: str = "") -> None:
-    """Shows the first of the lines as warnings, and how many more there are."""
+    """Print the first lines as warnings, and the number of the rest."""
     for words in lines[:SHOWN]:
         console.warn(words)
     if len(lines) > SHOWN:

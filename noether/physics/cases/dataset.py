@@ -1,4 +1,4 @@
-"""The samples of prepared cases, read from the store as they are asked for."""
+"""The samples of prepared cases, read from the store on access."""
 
 import hashlib
 import json
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 DATASET_FILE = "dataset.json"
 AIR_DENSITY = 1.2  # kg/m³
-COARSEST = 5e-5  # of what positions or a field span, how far apart the numbers may be that they are rounded to
+COARSEST = 5e-5  # coarsest spacing of float32 values, relative to the span of the positions or field
 UNITS = {"points": "m", "sdf": "m", "area": "m²", "cell_volume": "m³"}  # of a set's own arrays
 WIND_ALONG_Z = {"across": "x", "up": "y", "wind": "z"}
 
 
 def gather(about: CaseMap, map_text: str, cases: Mapping[str, Any], splits: dict[str, list[str]]) -> dict[str, Any]:
-    """Puts together what `dataset.json` says, from what each case's file says.
+    """Return the contents of `dataset.json`, gathered from the cases' files.
 
-    Its keys: axes ({across, up, wind}, or null where the map names none), sets ({name: kind, at, points [fewest, most],
+    Its keys: axes ({across, up, wind}, or null if the map names none), sets ({name: kind, at, points [fewest, most],
     parts, low, high}: the box of the positions in m), fields ({key in a sample: set, components, unit, low, high}),
-    features (the other arrays of the sets, alike), parameters and outputs ({name: unit, low, high, constant}), forces
-    (the names of the integrated forces), splits, cases ({name: parameters, outputs, forces, points of each set, files:
-    size and sha256 of each}), map. `write_metadata` adds sha256, the digest of all of it. RequestError: cases differ in
-    the components of an array, or in their arrays.
+    features (the sets' other arrays, described alike), parameters and outputs ({name: unit, low, high, constant}),
+    forces (the names of the integrated forces), splits, cases ({name: parameters, outputs, forces, points of each set,
+    files: size and sha256 of each}), map. `write_metadata` adds sha256, the digest of the rest. RequestError: cases
+    differ in their arrays, in an array's components, or in their numbers.
     """
     sets: dict[str, Any] = {}
     fields: dict[str, Any] = {}
@@ -69,13 +69,13 @@ def gather(about: CaseMap, map_text: str, cases: Mapping[str, Any], splits: dict
 
 
 def write_metadata(out: Path, metadata: Mapping[str, Any]) -> None:
-    """Writes `dataset.json` with its own digest, which also stands for the data: it names that of every file."""
+    """Write `dataset.json` with its digest, which also identifies the data: it covers the digest of every file."""
     whole = {**metadata, "sha256": _digest(metadata)}
     write_whole(out / DATASET_FILE, strict_json(whole, indent=1) + "\n")
 
 
 def read_metadata(out: Path) -> dict[str, Any]:
-    """Reads `dataset.json`. RequestError: it is missing, of another version of the format, or not as it was written."""
+    """Read `dataset.json`. RequestError: it is missing, unreadable, of another format version, or damaged."""
     path = out / DATASET_FILE
     if not path.is_file():
         raise refuse_missing(out)
@@ -86,7 +86,7 @@ def read_metadata(out: Path) -> dict[str, Any]:
             raise ValueError(f"a {type(about).__name__}, not an object")
     except (OSError, ValueError, RecursionError) as error:
         raise RequestError("case-metadata-unreadable", f"{path} cannot be read", seen=one_line(error),
-                           expected="the file as it was written", fix=again) from None  # fmt: skip
+                           expected="the unmodified file", fix=again) from None  # fmt: skip
     version = about.get("format_version")
     if version != FORMAT_VERSION:
         raise RequestError("case-format-version", f"{path} has another format version",
@@ -95,18 +95,18 @@ def read_metadata(out: Path) -> dict[str, Any]:
     recorded = about.pop("sha256", None)
     found = _digest(about)
     if recorded != found:
-        raise RequestError("case-metadata-damaged", f"{path} is not as it was written", seen=f"SHA-256 {found}",
-                           expected=f"{recorded}, which it records of itself", fix=again)  # fmt: skip
+        raise RequestError("case-metadata-damaged", f"{path} was changed or damaged", seen=f"SHA-256 {found}",
+                           expected=f"{recorded}, as recorded in the file", fix=again)  # fmt: skip
     return {**about, "sha256": found}
 
 
 def _digest(metadata: Mapping[str, Any]) -> str:
-    # JSON can name half a character ("\ud800"), which UTF-8 has not.
+    # JSON can hold a lone surrogate ("\ud800"), which UTF-8 cannot encode.
     return hashlib.sha256(strict_json(metadata).encode(errors="surrogatepass")).hexdigest()
 
 
 def _span(key: str, arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What the cases' arrays of one name hold together; arrays: {case: {key: components, low, high}}."""
+    """Return the components and range of one array over all cases; arrays: {case: {key: components, low, high}}."""
     if odd := [case for case, own in arrays.items() if key not in own]:
         raise RequestError("case-lacks-array", f"case {odd[0]} lacks {key}", seen=f"{len(odd)} such cases",
                            expected="the same in every case")  # fmt: skip
@@ -117,7 +117,7 @@ def _span(key: str, arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             raise RequestError(
                 "case-components-differ", f"{key} has {span['components']} components in case {case}",
                 seen=f"{usual} in case {first}", expected="the same in every case",
-                fix="components: N in the map's field, and --skip-broken, leave such cases out",
+                fix="components: N in the map's field, with --skip-broken, leaves such cases out",
             )  # fmt: skip
     low = np.min([span["low"] for span in spans.values()], axis=0)
     high = np.max([span["high"] for span in spans.values()], axis=0)
@@ -139,9 +139,9 @@ def _numbers(described: Mapping[str, Any], cases: Mapping[str, Any], kind: str) 
 
 
 def implausible(metadata: Mapping[str, Any]) -> list[str]:
-    """Returns in words which units cannot be right, by the ranges of fields and parameters; empty where none is odd.
+    """Return descriptions of the units that look wrong, by the ranges of fields and parameters; [] if none does.
 
-    A pressure in Pa is held against the dynamic pressure of the fastest air: their ratio is of the order of 1.
+    A pressure in Pa is compared with the dynamic pressure of the fastest air: their ratio should be of order 1.
     """
     fields = {key: max(map(abs, (*own["low"], *own["high"])), default=0.0) for key, own in metadata["fields"].items()}
     speeds = {key: largest for key, largest in fields.items() if metadata["fields"][key]["unit"] == "m/s"}
@@ -162,17 +162,17 @@ def implausible(metadata: Mapping[str, Any]) -> list[str]:
     for key, own in (points | metadata["fields"]).items():
         largest, span = np.abs([own["low"], own["high"]]).max(), np.ptp([own["low"], own["high"]], axis=0).max()
         if (step := np.spacing(np.float32(largest))) > COARSEST * span > 0:
-            words.append(f"{key} spans {span:.4g} and reaches {largest:.4g}, where numbers of 32 bits are {step:.2g} "
-                         "apart: take away in the files what all cases have in common")  # fmt: skip
+            words.append(f"{key} spans {span:.4g} and reaches {largest:.4g}, where 32-bit numbers are {step:.2g} "
+                         "apart: subtract an offset that all cases share from the files")  # fmt: skip
     fast = {name: speed for name, speed in speeds.items() if speed > 2000}
     return words + [f"{name} reaches {speed:.4g} m/s: is it in other units?" for name, speed in fast.items()]
 
 
-OPEN_FILES = 16_384  # maps that a process holds: Linux allows 65,530
+OPEN_FILES = 16_384  # memory maps that a process keeps open: Linux allows 65,530
 
 
 class CasesDataset:
-    """Some cases of a prepared folder. It pickles as its path and names."""
+    """Some cases of a prepared folder. It is pickled as its path, case names and metadata."""
 
     points_are_shuffled = True
 
@@ -185,11 +185,11 @@ class CasesDataset:
 
     @property
     def digest(self) -> str:
-        """Stands for all of the prepared data: the digest of `dataset.json`, which names that of every file."""
+        """The digest of `dataset.json`, which identifies all prepared data: it covers the digest of every file."""
         return str(self.metadata["sha256"])
 
     def __getitem__(self, index: int) -> "dict[str, torch.Tensor]":
-        """Case `index` as tensors that share the memory of the maps: nothing is read before it is used."""
+        """Return case `index` as tensors that share the maps' memory: data are read only when used."""
         import torch
 
         case = self.cases[index]
@@ -197,18 +197,18 @@ class CasesDataset:
         numbers = {**about["parameters"], **about["outputs"]}
         sample = {name: torch.tensor([value], dtype=torch.float32) for name, value in numbers.items()}
         sample |= {name: torch.tensor(value, dtype=torch.float32) for name, value in about["forces"].items()}
-        # Surfaces first: of several sets the first one shows the shape.
+        # Surfaces first: the first of several sets represents the shape.
         for name in sorted(self.metadata["sets"], key=lambda name: self.metadata["sets"][name]["kind"] != "surface"):
             arrays = self._open(set_file(self.root, case, name)).arrays
             sample |= {key: torch.from_numpy(array) for key, array in arrays.items()}
         return sample
 
     def name(self, index: int) -> str:
-        """The case's name, as in the source folder, with "-" for "/"."""
+        """Return the case's name in the source folder, with "-" in place of "/"."""
         return self.cases[index].replace("/", "-")
 
     def about(self) -> dict[str, Any]:
-        """What `noether.core.data.layout.about_data` reads, from `dataset.json`."""
+        """Return the description that `noether.core.data.layout.about_data` reads, from `dataset.json`."""
         metadata = self.metadata
         numbers = {kind: {name: {"unit": own["unit"]} for name, own in metadata[kind].items() if not own["constant"]}
                    for kind in ("parameters", "outputs")}  # fmt: skip
@@ -232,12 +232,12 @@ class CasesDataset:
         return {"fields": fields, "parts": parts, "space": space, "scalars": scalars, **numbers}
 
     def faces(self, index: int) -> np.ndarray | None:
-        """The faces (F, C) of the set `surface`, of indices into its points; None where they were not kept."""
+        """Return the faces (F, C) of the set `surface`, as indices into its points; None if they were not kept."""
         path = set_file(self.root, self.cases[index], "surface.faces")
         return open_packed(path).arrays["faces"] if path.is_file() else None
 
     def where(self, index: int) -> str:
-        """The folder of the case's files."""
+        """Return the path of the case's folder."""
         return str(case_folder(self.root, self.cases[index]))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -245,7 +245,7 @@ class CasesDataset:
 
 
 def _map_without_descriptor(path: Path) -> np.ndarray:
-    """A file's bytes as a map, copy-on-write. NumPy's maps keep a descriptor, of which a process often has 1,024."""
+    """Map a file's bytes copy-on-write; NumPy's maps each keep a file descriptor, often limited to 1,024 a process."""
     import torch
 
     mapped = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
@@ -253,10 +253,10 @@ def _map_without_descriptor(path: Path) -> np.ndarray:
 
 
 def _force_coefficients(files: CaseMap, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Drag and lift coefficients of the fields, where the map names forces, and cases have what they are made with.
+    """Describe the drag and lift coefficients to integrate from the fields; {} if an input is missing.
 
-    That is a reference_area and a wind_speed of each case, and a density; what is called drag_coefficient and
-    lift_coefficient among the outputs is the truth that they are held against, else the integral of the true fields.
+    They need the map's forces and axes, each case's reference_area and wind_speed, and a constant density. Their truth
+    is the output drag_coefficient or lift_coefficient if there is one, else the integral of the true fields.
     """
     forces = files.forces
     needed = {"reference_area", "wind_speed"} <= set(metadata["parameters"]) and "density" in metadata["constants"]
@@ -277,7 +277,7 @@ def _force_coefficients(files: CaseMap, metadata: Mapping[str, Any]) -> dict[str
 
 
 def open_cases(root: Path) -> tuple[CasesDataset, CasesDataset, list[int]]:
-    """Opens the training and the test split, and the positions in the training split, its last, for validation."""
+    """Open the training and test splits; return both, and the indices (the last) in the former for validation."""
     about = read_metadata(root)
     splits = about["splits"]
     train = CasesDataset(root, [*splits["train"], *splits["validation"]], about)
@@ -286,7 +286,7 @@ def open_cases(root: Path) -> tuple[CasesDataset, CasesDataset, list[int]]:
 
 
 def check_cases(root: Path) -> dict[str, Any]:
-    """Checks before any worker starts that the folder holds whole cases; returns its metadata. RequestError: not."""
+    """Check before any worker starts that the folder's cases are complete; return its metadata. RequestError if not."""
     about = read_metadata(root)
     for split, cases in about["splits"].items():
         if not cases and split != "validation":
@@ -300,7 +300,7 @@ def check_cases(root: Path) -> dict[str, Any]:
 
 
 def check_files(root: Path, about: Mapping[str, Any]) -> None:
-    """Refuses a folder that lacks a file of a case of a split. RequestError."""
+    """Raise RequestError if a file of any case of a split is missing from the folder."""
     for split, cases in about["splits"].items():
         for case, name in product(cases, about["sets"]):
             if not (path := set_file(root, case, name)).is_file():

@@ -1,7 +1,7 @@
-"""Decks of solvers and what else meshio reads; nodes and elements in the file are counted against what it gives.
+"""Solver decks and other formats read by meshio, whose counts of nodes and elements are checked against the file.
 
-meshio's readers are flat: of Abaqus' parts, instances and systems, and of Nastran's coordinate systems, they know
-nothing. A deck with more of these than changes nothing is refused by name.
+meshio's readers are flat: they ignore Abaqus' parts, instances and systems, and Nastran's coordinate systems. A deck
+in which any of these matters is refused, and the error names the feature.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ from noether.common.processes import EndedBySignal
 from noether.physics.cases.mesh_files import Unfit
 
 DECKS = (".msh", ".inp", ".bdf", ".nas")
-"""Meshes that solvers read: they count only where no results lie beside them."""
+"""Meshes that solvers read: they are used only if there are no results beside them."""
 MED_STEP = re.compile(r"(.+)\[\d+\] - ([-+.\de]+)$")
-"""The name that meshio gives to an array of a .med: with its step and time."""
+"""The name that meshio gives an array of a .med file, with its step and time."""
 GENERATORS = ("SYSTEM", "NGEN", "NFILL", "NCOPY", "NMAP", "ELGEN", "ELCOPY", "PARAMETER", "SUBSTRUCTURE GENERATE")
-"""Abaqus' keywords that place or make nodes and elements which no line lists (Abaqus Keywords Guide)."""
+"""Abaqus' keywords that move or generate nodes and elements without listing them (Abaqus Keywords Guide)."""
 PARAMETER = re.compile(r",\s*(\w+)\s*=\s*([^,]+)")
 KNOWN: tuple[tuple[str, dict[int, tuple[str, int]]], ...] = (
     (r"(?:[DA]?C?C3D|COH3D|SC)(\d+)", {n: (f"C3D{n}", n) for n in (4, 6, 8, 10, 15, 20)}),
@@ -31,15 +31,15 @@ KNOWN: tuple[tuple[str, dict[int, tuple[str, int]]], ...] = (
     (r"T[23]D([23])", {2: ("T3D2", 2), 3: ("T3D3", 3)}),
     (r"B[23]([123])", {1: ("B31", 2), 2: ("B32", 3), 3: ("B33", 2)}),
 )  # fmt: skip
-"""Abaqus' types by the number in them (Abaqus Elements Guide): one that meshio reads alike, and its number of nodes."""
-DEEPEST = 5  # files that include files
+"""Abaqus' types by their number (Abaqus Elements Guide): an equivalent that meshio reads, and its number of nodes."""
+DEEPEST = 5  # levels of files that include files
 
 
 def read_by_meshio(path: Path) -> tuple[Any, dict[str, int]]:
-    """Read the mesh of a file by meshio, without its groups; return it, and the elements that are left out, by type.
+    """Read a file's mesh with meshio, without its groups; return it, and the counts of elements left out, by type.
 
-    Raises Unfit: the file has what meshio does not know, or other numbers of nodes or elements than came out; and
-    what meshio raises.
+    Raises Unfit: the file has a feature that meshio ignores, or its number of nodes or elements differs from what
+    meshio read. Errors of meshio pass through.
     """
     import meshio
 
@@ -59,22 +59,22 @@ def read_by_meshio(path: Path) -> tuple[Any, dict[str, int]]:
             mesh = meshio.read(source, form)
         except EndedBySignal:
             raise
-        except SystemExit:  # meshio ends the program on files that it cannot read
+        except SystemExit:  # meshio exits the program on files that it cannot read
             raise ValueError(" ".join(said.getvalue().split()) or "not a file that meshio reads") from None
     found = len(mesh.points), sum(len(cells.data) for cells in mesh.cells)
     for what, own, there in zip(("nodes", "elements"), found, counts, strict=True):
         if there is not None and own != there:
-            raise Unfit(f"{own:,} {what} came out of meshio, and the file has {there:,}")
+            raise Unfit(f"{own:,} {what} were read by meshio, but the file has {there:,}")
     if any(mesh.point_data.get("nastran:ref", ())):
-        raise Unfit("GRID points in a coordinate system of their own (CP), and only the basic system is read")
-    mesh.cell_sets, mesh.point_sets = {}, {}  # groups, whose numbers in Gmsh's files are not all of cells
+        raise Unfit("GRID points in another coordinate system (CP): only the basic system is read")
+    mesh.cell_sets, mesh.point_sets = {}, {}  # groups: in Gmsh's files, not all their numbers are cells
     return mesh, left
 
 
 class _FlatAbaqus:
-    """A deck as meshio reads it: one block of nodes before all elements, `count` of them. Unfit: it is not flat.
+    """An Abaqus deck rewritten for meshio: one block of nodes, then `count` elements. Unfit: it is not flat.
 
-    left: elements without a face or volume that meshio does not know, such as masses and springs.
+    left: counts of the element types that meshio does not know, such as masses and springs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -88,7 +88,7 @@ class _FlatAbaqus:
             self._keyword(line) if line.startswith("*") else self._data(line)
         for kind, names in self._names.items():
             if len(names) > 1:
-                raise Unfit(f"several of *{kind} ({', '.join(names[:4])}), of which each has numbers of its own")
+                raise Unfit(f"several *{kind} ({', '.join(names[:4])}), each with its own numbering")
         lines, numbers, self.count = ["*NODE", *self.nodes.values()], Counter[str](), 0
         for kind, own in self._elements.items():
             known, nodes = _known_type(kind)
@@ -101,7 +101,7 @@ class _FlatAbaqus:
                     rows[-1] += words
                 else:
                     rows.append(words)
-            lines += [f"*ELEMENT, TYPE={known}", *(",".join(row[: nodes + 1]) for row in rows)]  # of a beam one more
+            lines += [f"*ELEMENT, TYPE={known}", *(",".join(row[: nodes + 1]) for row in rows)]  # a beam has one more
             numbers.update(row[0].strip() for row in rows)
             self.count += len(rows)
         if twice := [number for number, times in numbers.items() if times > 1]:
@@ -112,7 +112,7 @@ class _FlatAbaqus:
         named = _parameters(line)
         self._block = line[1:].partition(",")[0].strip().upper()
         if self._block in GENERATORS or (self._block == "NODE" and named.get("SYSTEM", "R").upper() != "R"):
-            raise Unfit(f"*{self._block} places or makes nodes or elements, which is not read: write the deck flat")
+            raise Unfit(f"*{self._block} moves or generates nodes or elements, which is not read: write the deck flat")
         if self._block in self._names:
             self._names[self._block].append(named.get("NAME", "?"))
         if self._block in ("ASSEMBLY", "INSTANCE"):
@@ -124,8 +124,8 @@ class _FlatAbaqus:
     def _data(self, line: str) -> None:
         number = line.partition(",")[0].strip()
         if self._block == "INSTANCE" and any(float(own) for own in line.split(",") if own.strip()):
-            raise Unfit(f"the instance {self._names['INSTANCE'][-1]} is moved or turned ({line}), which is not read")
-        if self._block == "NODE" and self._scope != ["ASSEMBLY"]:  # whose reference points are no part of the mesh
+            raise Unfit(f"the instance {self._names['INSTANCE'][-1]} is moved or rotated ({line}), which is not read")
+        if self._block == "NODE" and self._scope != ["ASSEMBLY"]:  # its reference points are not part of the mesh
             line = ",".join(line.split(",")[:4])  # a normal may follow
             if self.nodes.setdefault(number, line) != line:
                 raise Unfit(f"two nodes have the number {number}")
@@ -134,7 +134,7 @@ class _FlatAbaqus:
 
 
 def _known_type(kind: str) -> tuple[str, int]:
-    """Return what meshio calls a type of Abaqus, and its number of nodes; 0: of a type that is not read."""
+    """Return meshio's name of an Abaqus element type, and its number of nodes; ("", 0) if the type is left out."""
     for pattern, types in KNOWN:
         if found := re.match(pattern, kind):
             if int(found[1]) not in types:
@@ -148,7 +148,7 @@ def _parameters(line: str) -> dict[str, str]:
 
 
 def _lines_of(path: Path, depth: int = 0) -> Iterator[str]:
-    """Yield the lines of an Abaqus deck but for comments, with those of the files that it includes."""
+    """Yield the lines of an Abaqus deck and the files that it includes, without comments."""
     if not path.is_file() or depth > DEEPEST:
         raise Unfit(f"it includes {path.name}, " + ("which includes it" if path.is_file() else "which is not there"))
     begun = ""
@@ -159,14 +159,14 @@ def _lines_of(path: Path, depth: int = 0) -> Iterator[str]:
                 continue
             begun = line if line.startswith("*") and line.endswith(",") else ""
             if begun:
-                continue  # a keyword that goes on in the next line
+                continue  # a keyword that continues on the next line
             yield line
             if re.match(r"\*(INCLUDE|NODE|ELEMENT)\s*,", line, re.I) and (more := _parameters(line).get("INPUT")):
                 yield from _lines_of(path.parent / more, depth + 1)
 
 
 def _flat_nastran(path: Path) -> tuple[str, dict[str, int], tuple[int, int]]:
-    """Return a deck as meshio reads it, in capitals and with its beginning; what meshio leaves out; both numbers."""
+    """Return a deck for meshio (upper case, with BEGIN BULK), counts of cards left out, and of nodes and elements."""
     from meshio.nastran._nastran import nastran_to_meshio_type as known
 
     lines = [line.upper() for line in path.read_text(errors="replace").splitlines() if not line.startswith("$")]
@@ -184,9 +184,9 @@ def _flat_nastran(path: Path) -> tuple[str, dict[str, int], tuple[int, int]]:
 
 
 def _count_gmsh(path: Path) -> tuple[int | None, int | None]:
-    """Return the numbers that stand at the head of $Nodes and $Elements, in text or binary (Gmsh manual, "MSH").
+    """Return the counts at the head of $Nodes and $Elements, in text or binary files (Gmsh manual, "MSH").
 
-    Raises Unfit: its values are not each for all nodes or elements in their order, in which alone meshio has them.
+    Raises Unfit: an array does not have one value for each node or element in file order, as meshio assumes.
     """
     content = path.read_bytes()
     found: list[int | None] = []
@@ -206,27 +206,27 @@ def _count_gmsh(path: Path) -> tuple[int | None, int | None]:
             raise Unfit("values in a binary .msh or of MSH 4 are not read: save mesh and values as .vtu")
         tags = [line.split(maxsplit=1)[0] for line in body.splitlines()[1:]] if values else []
         if len({own.splitlines()[1] for own in values}) < len(values) or any(own != tags for own in map(_tags, values)):
-            raise Unfit("values of several steps, of a part, or in another order: save mesh and values as .vtu")
+            raise Unfit("values at several steps, on a part only, or in another order: save mesh and values as .vtu")
     if b"$ElementNodeData" in content:
         raise Unfit("values at the nodes of each element ($ElementNodeData) are not read: save them as .vtu")
     return found[0], found[1]
 
 
 def _tags(section: bytes) -> list[bytes]:
-    """Return the numbers of the nodes or elements that a section of values in text is for."""
+    """Return the tags of the nodes or elements in a text section of values."""
     lines = section.splitlines()
-    for _ in range(3):  # the texts, the real and the whole numbers that describe it
+    for _ in range(3):  # the strings, reals and integers that describe it
         lines = lines[int(lines[0]) + 1 :]
     return [line.split(maxsplit=1)[0] for line in lines]
 
 
 def _count_med(path: Path) -> tuple[int, int]:
-    """Return the numbers of nodes and cells of the one mesh of a .med (MED file format: ENS_MAA, NOE, MAI)."""
+    """Return the numbers of nodes and cells in a .med file's only mesh (MED file format: ENS_MAA, NOE, MAI)."""
     import h5py  # type: ignore[import-untyped]
 
     with h5py.File(path) as file:
         if len(meshes := [*file["ENS_MAA"].values()]) != 1:
-            raise Unfit(f"{len(meshes)} meshes, of which one is read: {', '.join(file['ENS_MAA'])}")
+            raise Unfit(f"{len(meshes)} meshes, but only one can be read: {', '.join(file['ENS_MAA'])}")
         mesh = meshes[0]
         mesh = mesh if "NOE" in mesh else next(iter(mesh.values()))
         elements = sum(int(own["NOD"].attrs["NBR"]) for own in mesh["MAI"].values())

@@ -1,4 +1,4 @@
-"""A survey of a folder of cases → a draft of its map, commented, which `prepare` takes as it is or edited."""
+"""Draft a commented map from a survey of a folder of cases; `prepare` takes the draft unchanged or edited."""
 
 import json
 import re
@@ -20,38 +20,38 @@ from noether.physics.cases.vocabulary import FLOW_UNITS, Physics, is_length, nam
 BACKGROUND = re.compile(
     r"inlet|outlet|sym|side|top|ground|floor|far|front|back|bottom|roof|domain|empty|wall_?\d*$", re.I
 )
-"""Patches that are rarely the body: what is left out of a draft's surface, with a comment."""
+"""Patches that are rarely the body: a draft leaves them out of its surface set, with a comment."""
 BOOKKEEPING = re.compile(
     r"vtk_.*|(.*_)?((gmsh|medit|nastran|tetgen|avsucd|cell_sets)_.*|(flac3d|su2)_(group|tag))|(.*_)?ids?|numbers?"
     r"|(.*_)?(mat(erial)?|part|elem(ent)?|node|region|cell|point|object|block|entity|fac(e|et)|dim)_?"
     r"(ids?|numbers?|nums?|tags?|types?)"
     r"|(mpi_)?rank|partition|regions|normals|tcoords|texture_coordinates|(str_?)?error|stlsolid_labeling"
 )
-"""The plain names of arrays that number things, as formats keep books of them, or belong to the picture."""
+"""Plain names of arrays that hold a format's bookkeeping, such as numbers of nodes, or that only serve display."""
 LONGEST: dict[Physics, float] = {"flow": 500.0, "solid": 20.0, "heat": 20.0, "unknown": 500.0}
-"""Of what is simulated, in m: what is longer is taken for mm, unless a name states the unit of length."""
+"""Longest usual model in m, by physics: a longer one is taken to be in mm, unless a name states the unit."""
 
 COLDEST = 150.0
-"""K: where most cases have lower temperatures than that, they are in °C."""
+"""In K: if most cases have temperatures below this, they are in °C."""
 ALONG = 0.1
-"""Of the largest velocity, what its mean is at least where a flow has a direction; one that circulates has none."""
-ROUND_IT = "by their names what is round it, or without arrays"
-GUESS = "# Steps in time, by a guess: the files differ in a number alone. Take this line in if they are:"
+"""Smallest ratio of mean to largest velocity for a flow with a direction; a circulating flow has none."""
+ROUND_IT = "by their names its surroundings, or without arrays"
+GUESS = "# A guess: time steps, because the file names differ only in a number. If so, uncomment this line:"
 DOUBT = (
-    "# Files that differ in numbers alone: are they sets, cases, steps in time ({step} in the path) or pieces of one\n"
-    "# mesh ({piece})? Take in what they are."
+    "# Files whose names differ only in numbers: are they sets, cases, time steps ({step} in the path) or pieces of\n"
+    "# one mesh ({piece})? Uncomment what applies."
 )
 _DENSITY = [
-    "constants:            # the same in all cases; a field can be multiplied with one (times: NAME)",
+    "constants:            # the same in all cases; a field can be multiplied by one (times: NAME)",
     "  density: 1.225      # kg/m³, of air",
 ]
 FLAT = 1e-6
-"""Of the longest side of a box, what its shortest has at most where all points lie in a plane: they are rounded."""
+"""Largest ratio of a box's shortest to its longest side if all points lie in a plane: positions are rounded."""
 EXACT = 1e-4
-"""A number that differs by less from what a field spans, or from another number, in every case, is determined by it."""
+"""Relative tolerance: a number this close to a field's extreme or mean, or to another number, is determined by it."""
 NOISE = 1e-4
-"""A component of a result that is never more than this of another one is what the solver leaves of zero: its spread
-cannot be learned, and would weigh in the loss as much as that of any other."""
+"""Largest ratio to another component of a result at which a component is the solver's noise around zero: its spread
+cannot be learned, and would weigh as much in the loss as that of any other component."""
 
 
 @dataclass(frozen=True)
@@ -63,25 +63,25 @@ class _Set:
     patches: list[str]
     fields: dict[str, ArrayFacts]
     others: dict[str, ArrayFacts]
-    """Fields of the same meshes that are only at the other place: at points, or at cells."""
+    """Fields of the same meshes that are only at the other location: at points, or at cells."""
     round_it: list[str]
-    """Blocks that are not taken: by their names those of the surroundings, or without arrays."""
+    """Blocks that are left out: surroundings, by their names, or blocks without arrays."""
     left: list[str]
-    """Arrays of these meshes that are no fields."""
+    """Arrays of these meshes that are not fields."""
     values: str = ""
-    """The tables with a row for each of them."""
+    """The template of the tables with a row for each point or cell; "" if there are none."""
 
 
 @dataclass(frozen=True)
 class _Meaning:
-    """What the names in a folder say together: the physics, and the unit of the positions."""
+    """The physics and the unit of the positions, inferred from all names in a folder."""
 
     physics: Physics
     length: str
     why: str
 
     def unit(self, array: ArrayFacts) -> tuple[str, str]:
-        """The unit of an array, and why it is that one, in words, where that needs some."""
+        """Return an array's unit, and the reason for it in words if it needs one ("" otherwise)."""
         stated = name_and_unit(array.name)[1]
         known = vocabulary.known_field(array.name, array.components, self.physics)
         unit = known.unit if known else ""
@@ -90,14 +90,14 @@ class _Meaning:
         if known is not None and known.name == "temperature":
             cold = sum(own.low < COLDEST for own in array.of_cases)
             unit = "°C" if 2 * cold > len(array.of_cases) else "K"
-            why = f"; {unit}, as {cold} of {len(array.of_cases)} cases have less than {COLDEST:g}"
+            why = f"; {unit}, because {cold} of {len(array.of_cases)} cases go below {COLDEST:g}"
             return unit, why
         by_length = {vocabulary.LENGTH: self.length, vocabulary.STRESS: vocabulary.STRESSES.get(self.length, "Pa")}
         return by_length.get(unit, unit), ""
 
 
 def draft_map(survey: Survey) -> str:
-    """Returns the text of a map for what was found."""
+    """Return the text of a map for a survey."""
     is_openfoam = any(template.endswith("polyMesh") for template, _ in survey.blocks)
     meaning = _meaning(survey, is_openfoam)
     sets = _sets(survey, meaning.physics)
@@ -108,11 +108,11 @@ def draft_map(survey: Survey) -> str:
     parameters, outputs = draft_numbers(survey)
     kept = sorted({name for _, name in arrays_of(survey.blocks.values()) if is_bookkeeping(name)})
     lines = [
-        "# A draft, by noether data inspect. Check it, and: noether data prepare CASES OUT --map cases.yaml",
+        "# A draft by noether data inspect. Check it, then: noether data prepare CASES OUT --map cases.yaml",
         f"# {len(survey.grouping.cases)} cases, {survey.grouping.why}, {len(survey.looked_at)} of them looked at. "
         f"Physics, by the names of fields and numbers: {meaning.physics}.",
         "# A unit that no name states is a guess.",
-        *([f"# Arrays in which formats keep books, never fields: {', '.join(kept)}"] if kept else []),
+        *([f"# Bookkeeping arrays of the formats, never fields: {', '.join(kept)}"] if kept else []),
         *[f"# odd: {words}" for words in survey.odd[:20]],
         "",
         *(_axes(survey, sets) if meaning.physics == "flow" else []),
@@ -140,23 +140,23 @@ def _meaning(survey: Survey, is_openfoam: bool) -> _Meaning:
     physics = vocabulary.physics_of(sorted(arrays), columns, is_openfoam=is_openfoam)
     blocks = [facts for cases in survey.blocks.values() for facts in cases.values()]
     if len(of_positions := {facts.length for facts in blocks if facts.length}) == 1:
-        return _Meaning(physics, of_positions.pop(), "as the names say")
+        return _Meaning(physics, of_positions.pop(), "as the names state")
     size = _size(survey.blocks.values())
     stated = [(name_and_unit(number.column)[1], number.values.values()) for number in numbers_of(survey)]
     metres = {unit: metres_of(unit) for unit in ("m", "mm", *(unit for unit, _ in stated if is_length(unit)))}
     lengths = [max(map(abs, values)) * metres[unit] for unit, values in stated if unit in metres]
     if size and lengths and (longest := max(lengths)):
-        # The unit by which the body is about as long as the longest of its measures.
+        # The unit in which the body is about as long as the largest length among the numbers.
         unit = min(metres, key=lambda unit: round(abs(np.log(size * metres[unit] / longest))))
-        return _Meaning(physics, unit, "a guess by the lengths among the numbers")
+        return _Meaning(physics, unit, "a guess from the lengths among the numbers")
     in_names = set(filter(is_length, (name_and_unit(name)[1] for name, _ in arrays)))
     if len(in_names) == 1:
-        return _Meaning(physics, in_names.pop(), "a guess by the units in names")
+        return _Meaning(physics, in_names.pop(), "a guess from the units in names")
     return _Meaning(physics, "mm" if size > LONGEST[physics] else "m", "a guess")
 
 
 def _size(blocks: Iterable[Mapping[str, BlockFacts]]) -> float:
-    """How long the cases are, the largest of their sets: the middle one, for one may be in another unit."""
+    """Return the median length over the cases (one may be in another unit) of the largest block."""
     boxes = [[float(max(np.subtract(own.high, own.low))) for own in cases.values()] for cases in blocks]
     return max((median(sizes) for sizes in boxes if sizes), default=0.0)
 
@@ -174,7 +174,7 @@ def _sets(survey: Survey, physics: Physics) -> list[_Set]:
             wanted = [own for own in wanted if any(facts.arrays for facts in chosen[own].values())] or wanted
             arrays = _common([chosen[name] for name in wanted])
             if kind == "surface" and not arrays and any(other != template for other, _ in survey.blocks):
-                continue  # a shape alone, beside the same with fields
+                continue  # a bare shape, beside the same shape with fields
             at_points, at_cells = (_named((array for array in arrays if array.at == place), physics)
                                    for place in ("points", "cells"))  # fmt: skip
             more_vary = _varying(at_points) > _varying(at_cells)
@@ -199,7 +199,7 @@ def _varying(fields: Mapping[str, ArrayFacts]) -> int:
 
 def _set_name(kind: SetKind, template: str, found: list[_Set]) -> str:
     names = {own.name for own in found}
-    path = PurePosixPath(template)  # of a region of OpenFOAM the region's name
+    path = PurePosixPath(template)  # for a region of OpenFOAM, the region's name is used
     name = kind if kind not in names else plain_name(path.parent.name if path.name == MESH else path.stem) or kind
     while name in names or any(name.startswith(f"{other}_") or other.startswith(f"{name}_") for other in names):
         name = name.replace("_", "", 1) if "_" in name else f"{name}2"
@@ -207,7 +207,7 @@ def _set_name(kind: SetKind, template: str, found: list[_Set]) -> str:
 
 
 def _common(blocks: list[dict[str, BlockFacts]]) -> list[ArrayFacts]:
-    """The arrays that more than half of the cases have in every block, with the range over all of them."""
+    """Return the arrays found in more than half of the blocks of all cases, with their range over all of them."""
     total = sum(len(cases) for cases in blocks)
     found = []
     for every in arrays_of(blocks).values():
@@ -232,12 +232,12 @@ def _named(arrays: Iterable[ArrayFacts], physics: Physics) -> dict[str, ArrayFac
 
 
 def is_bookkeeping(name: str) -> bool:
-    """Returns whether an array numbers things, or belongs to the picture, by its name: it is never a field."""
+    """Return whether an array is bookkeeping or for display, by its name: such an array is never a field."""
     return BOOKKEEPING.fullmatch(plain_name(name)) is not None
 
 
 def field_name(array: ArrayFacts, physics: Physics) -> str:
-    """What an array is called in a draft: the usual ones by their meaning, others by their own name."""
+    """Return an array's name in a draft: the usual name of a known field, or its own name made plain."""
     if known := vocabulary.known_field(array.name, array.components, physics):
         return known.name
     plain = plain_name(name_and_unit(array.name)[0])
@@ -257,7 +257,7 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
     if own.kind == "volume" and surface:
         lines.append(f"    distance_to: {surface}      # adds {own.name}_sdf and {own.name}_normals")
     if own.left:
-        lines.append(f"    # no fields, for they are 0, a few whole numbers, or not in all: {', '.join(own.left)}")
+        lines.append(f"    # not fields: zero, a few whole numbers, or missing in some cases: {', '.join(own.left)}")
     lines.append("    fields:" if own.fields else "    fields: {}")
     for name, array in own.fields.items():
         unit, why = meaning.unit(array)
@@ -266,11 +266,11 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
         about = [keys({"array": array.name, "unit": unit})]
         if array.components == vocabulary.TENSOR:
             about.append(f"tensor: {order}")
-        else:  # said, so that a case with another number is refused as it is read
+        else:  # stated, so that a case with another number is refused as soon as it is read
             about.append(f"components: {array.components}")
         if angle:
             about.append(f"period: [{', '.join(f'{end:.10g}' for end in angle[1])}]")
-            why += "; it jumps from one end to the other, so that its cosine and sine are learned"
+            why += "; it wraps around, so its cosine and sine are learned"
         elif 2 * (decades := sum(case.decades for case in array.of_cases)) > len(array.of_cases):
             about.append("scaling: symmetric_log")
             why += f"; spans decades in {decades} of {len(array.of_cases)} cases"
@@ -280,13 +280,13 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
     if own.others and own.kind != "points":
         at = "points" if own.at == "cells" else "cells"
         second = replace(own, name=f"{at}_of_{own.name}", at=at, fields=own.others, others={})
-        lines += [f"  # What is at {at} only can be a set beside it, or in its place:",
+        lines += [f"  # Fields that are only at {at} can be a set beside this one, or replace it:",
                   *(f"  # {line[2:]}" for line in _set_lines(second, sets, meaning, order, is_kinematic))]  # fmt: skip
     return lines
 
 
 def _axes(survey: Survey, sets: list[_Set]) -> list[str]:
-    """The line of the axes. Where all points lie in a plane, the wind blows in it, and up is its other axis."""
+    """Return the lines of the axes. If all points lie in a plane, the wind blows in it, and up is its other axis."""
     boxes = [np.subtract(own.high, own.low) for cases in survey.blocks.values() for own in cases.values()]
     plane = [axis for axis in range(3) if any(box[axis] > FLAT * box.max() for box in boxes)]
     others = plane if len(plane) == 2 else [0, 1, 2]
@@ -295,13 +295,13 @@ def _axes(survey: Survey, sets: list[_Set]) -> list[str]:
     if velocities and not winds:
         return []
     if not winds:
-        guess = "# Where the air blows to and which way is up: a guess; null keeps the files' axes."
+        guess = "# The directions of the wind and of up are a guess; null keeps the files' axes."
         return [guess, f"axes: {{wind: +{'xyz'[others[0]]}, up: +{'xyz'[others[-1]]}}}"]
     along = int(np.argmax(np.abs(winds[0])))
     wind = ("+" if winds[0][along] >= 0 else "-") + "xyz"[along]
     up = "+" + "xyz"[next(axis for axis in reversed(others) if axis != along)]
     mean = ", ".join(f"{value:.3g}" for value in winds[0])
-    return [f"# The mean velocity is ({mean}). Which way is up is a guess.", f"axes: {{wind: {wind}, up: {up}}}"]
+    return [f"# The mean velocity is ({mean}). The direction of up is a guess.", f"axes: {{wind: {wind}, up: {up}}}"]
 
 
 def _length(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:
@@ -312,7 +312,7 @@ def _length(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:
 
 
 def words_of_steps(survey: Survey) -> str:
-    """Says of each file of several steps how many there are, and when."""
+    """Return how many steps each template with several steps has, and their first and last times, in words."""
     said = []
     for template, cases in survey.steps.items():
         counts = sorted(map(len, cases.values()))
@@ -328,28 +328,28 @@ def _step(survey: Survey) -> list[str]:
     names = [plain_name(own.column) for own in numbers_of(survey)]
     are_modes = any("eigen" in name or "natural_freq" in name for name in names)
     modes = (
-        "# Modes of vibration have any sign, differently in each case: no model can learn them; their frequencies, yes."
+        "# The sign of a vibration mode is arbitrary in each case: no model can learn modes, only their frequencies."
     )
-    each = "step: last        # or a number from 0, or {time: T}; or each: every step is a case, and time a parameter"
-    pieces = "# If they are pieces of one mesh, write {piece} in place of {step} in the path."
+    each = "step: last        # or a number from 0, or {time: T}; or each: every step is a case, time a parameter"
+    pieces = "# If the files are pieces of one mesh, write {piece} instead of {step} in the path."
     lines = [GUESS, f"# {each}", pieces] if survey.grouping.steps else [each]
     return [f"# {words_of_steps(survey)}", *([modes] if are_modes else []), *lines]
 
 
 def _forces(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:
     for own in sets:
-        if own.kind == "surface" and "pressure" in own.fields and "velocity" not in own.fields:  # a wall, no plane flow
+        if own.kind == "surface" and "pressure" in own.fields and "velocity" not in own.fields:  # no plane flow
             fields = [name for name in ("pressure", "wall_shear") if name in own.fields]
             shear = ", shear: wall_shear" if "wall_shear" in fields else ""
             numbers = {number_name(number.column): name_and_unit(number.column)[1] for number in numbers_of(survey)}
             unfit = unfit_for_forces({name: meaning.unit(own.fields[name])[0] for name in fields}, numbers)
             line = f"forces: {{set: {own.name}, pressure: pressure{shear}}}   # the true fields, integrated"
-            return [f"# {line}: {unfit}; its `scale` and `unit` change that" if unfit else line]
+            return [f"# {line}: {unfit}; correct its `scale` and `unit`" if unfit else line]
     return []
 
 
 class Number(NamedTuple):
-    """A number that cases have: its name and values, its file, and of a table the column with the names of cases."""
+    """A number of the cases: its name, its values, its file, and the column of case names if that file is a table."""
 
     column: str
     values: Mapping[str, float]
@@ -358,12 +358,12 @@ class Number(NamedTuple):
 
 
 def keys(texts: Mapping[str, object]) -> str:
-    """Returns keys with texts, or lists of texts, as YAML has them."""
+    """Return keys with texts, or lists of texts, as the inside of a YAML flow mapping."""
     return ", ".join(f"{key}: {json.dumps(text, ensure_ascii=False)}" for key, text in texts.items())
 
 
 def draft_numbers(survey: Survey) -> tuple[list[str], list[str]]:
-    """The lines of parameters, and those of outputs."""
+    """Return the lines of the parameters, and the lines of the outputs."""
     parameters: dict[str, str] = {}
     outputs: dict[str, str] = {}
     peaks: dict[str, float] = {}
@@ -384,24 +384,24 @@ def draft_numbers(survey: Survey) -> tuple[list[str], list[str]]:
         span = f"{min(values.values()):.4g} to {max(values.values()):.4g}"
         of = _determined_by(survey, values, seen) if into is parameters else ""
         seen[column] = values
-        doubt = f"; it is {of} in every case: a result? then it belongs to outputs" if of else ""
+        doubt = f"; it is {of} in every case: if it is a result, move it to outputs" if of else ""
         into[name] = f"  {name}: {{{about}}}      # {span}{doubt}"
         peaks[name] = max(map(abs, values.values()))
     for name, line in outputs.items():
         if of := _negligible_beside(name, {other: peaks[other] for other in outputs}):
-            outputs[name] = f"  # {line.strip()}: nothing beside {of}, and left out"
+            outputs[name] = f"  # {line.strip()}: negligible beside {of}, so left out"
     return list(parameters.values()), list(outputs.values())
 
 
 def _negligible_beside(name: str, peaks: Mapping[str, float]) -> str:
-    """Names the component of the same vector beside which this one is noise; "" where there is none."""
+    """Return the component of the same vector beside which this one is noise; "" if there is none."""
     stem, _, axis = name.rpartition("_")
     components = [f"{stem}_{other}" for other in "xyz"] if axis in ("x", "y", "z") else []
     return next((other for other in components if peaks[name] < NOISE * peaks.get(other, 0)), "")
 
 
 def _determined_by(survey: Survey, values: Mapping[str, float], others: Mapping[str, Mapping[str, float]]) -> str:
-    """Says which field's largest, smallest or mean value, or which other number, a number is in every case; or ""."""
+    """Name the other number, or the largest, smallest or mean of a field, that a number equals in every case; or ""."""
     if len(set(values.values())) < 3:
         return ""
     for name, other in others.items():
@@ -422,7 +422,7 @@ def _determined_by(survey: Survey, values: Mapping[str, float], others: Mapping[
 
 
 def numbers_of(survey: Survey) -> Iterator[Number]:
-    """The numbers that all cases have."""
+    """Yield the numbers of the cases' files that all of these have, and those of the tables."""
     for template, cases in survey.numbers.items():
         columns = [column for column in next(iter(cases.values()), {}) if all(column in own for own in cases.values())]
         if template.endswith(".dat"):

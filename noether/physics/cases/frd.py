@@ -1,7 +1,7 @@
 """CalculiX' results (.frd), in text or binary: nodes, elements, and the fields at nodes of one step.
 
-The format is described in the manual of cgx, "Results-data" (http://www.dhondt.de/cgx_2.22.pdf): 2C are nodes, 3C
-elements, each 100C one field of one step.
+The cgx manual describes the format under "Results-data" (http://www.dhondt.de/cgx_2.22.pdf): 2C holds nodes, 3C
+elements, and each 100C one field at one step.
 """
 
 import mmap
@@ -15,7 +15,7 @@ import numpy as np
 
 from noether.physics.cases.mesh_files import import_pyvista
 
-QUADRATIC_HEXAHEDRON = [*range(12), *range(16, 20), *range(12, 16)]  # frd has the upright edges before those on top
+QUADRATIC_HEXAHEDRON = [*range(12), *range(16, 20), *range(12, 16)]  # .frd lists upright edges before top edges
 QUADRATIC_WEDGE = [*range(9), *range(12, 15), *range(9, 12)]
 ELEMENTS = {
     1: (12, [*range(8)]), 2: (13, [*range(6)]), 3: (10, [*range(4)]), 4: (25, QUADRATIC_HEXAHEDRON),
@@ -23,16 +23,16 @@ ELEMENTS = {
     10: (23, [*range(8)]), 11: (3, [*range(2)]), 12: (21, [*range(3)]),
 }  # fmt: skip
 """{type of element: VTK's cell, the element's nodes in VTK's order}"""
-FLOATS = {2: "<f4", 3: "<f8"}  # of binary formats
+FLOATS = {2: "<f4", 3: "<f8"}  # number types of the binary formats
 VALUE = re.compile(rb"-?(?:\d\.\d+E[-+]\d\d(?:\d(?!\.))?|nan|inf)", re.IGNORECASE)
-"""A number in %12.5E, which may touch the next, and be one wider where its exponent has three digits."""
+"""A number in %12.5E: it may touch the next one, and is one character wider if its exponent has three digits."""
 IDENTITY = re.compile(rb"^ -1(.{10})", re.MULTILINE)
 MARK = re.compile(rb"^ -[12]", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One part of the file: nodes (2C), elements (3C), or a field at a step (100C), with where its numbers begin."""
+    """One part of the file: nodes (2C), elements (3C), or a field at a step (100C), and the offset of its numbers."""
 
     kind: str
     count: int
@@ -45,13 +45,13 @@ class _Part:
 
     @property
     def record(self) -> np.dtype[Any]:
-        """Of a node in binary formats: its number and its values; those of 2C are always in double precision."""
+        """The binary record of one node: its number and its values, which in 2C are always in double precision."""
         floats = FLOATS[3 if self.kind == "2C" else self.form]
         return np.dtype([("node", "<i4"), ("values", floats, (self.components,))])
 
 
 class FrdFile:
-    """A file whose parts are known; only those that are asked for are read. Raises ValueError: it is not whole."""
+    """A .frd file, indexed by its parts; fields are read only when needed. Raises ValueError: it is incomplete."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -66,11 +66,11 @@ class FrdFile:
 
     @property
     def times(self) -> list[float]:
-        """The times of the steps; of a vibration or buckling, the frequencies or factors of its modes."""
+        """The times of the steps; for vibration or buckling, the frequencies or factors of the modes."""
         return [time for _, time in self._steps]
 
     def mesh(self, step: int) -> Any:
-        """The mesh (an UnstructuredGrid of pyvista) with the fields at nodes of one of `times`, by its place there."""
+        """Return the mesh (pyvista's UnstructuredGrid) with the nodal fields of one step, an index into `times`."""
         nodes, points = self._rows(self._nodes)
         stream, starts = self._elements
         cells = {ELEMENTS[kind][0]: _places(nodes, stream[np.array(own)[:, None] + 4 + ELEMENTS[kind][1]])
@@ -93,7 +93,7 @@ class FrdFile:
                 continue
             form, count = int(line[73:75] or 1), int(line[24:36])
             if form not in (1, *FLOATS):
-                raise ValueError(f"format {form} of {kind}, where 1, 2 and 3 are known")
+                raise ValueError(f"format {form} of {kind}, but only 1, 2 and 3 are known")
             part = _Part(kind, count, form, at)
             if kind == "100C":
                 named, at = self._line(at)
@@ -109,14 +109,14 @@ class FrdFile:
             at = self._end(part)
 
     def _line(self, at: int) -> tuple[bytes, int]:
-        """The line that begins there, and where the next one does."""
+        """Return the line that begins at an offset, and the offset of the next line."""
         end = self._bytes.find(b"\n", at)
         if end < 0:
             raise ValueError("it ends in the middle of a line")
         return self._bytes[at:end], end + 1
 
     def _end(self, part: _Part) -> int:
-        """Where the line after a part's numbers begins."""
+        """Return the offset of the line after a part's numbers."""
         if part.form == 1:
             return self._line(self._text_end(part) + 1)[1]
         if part.kind == "3C":
@@ -130,7 +130,7 @@ class FrdFile:
         return end
 
     def _read_elements(self, part: _Part) -> tuple[np.ndarray, dict[int, list[int]]]:
-        """The numbers of all elements (number, type, group, material, nodes), and where those of each type begin."""
+        """Return all elements' integers (number, type, group, material, nodes), and their offsets there by type."""
         if part.form == 1:
             body = MARK.sub(b"", self._bytes[part.start : self._text_end(part)])
             stream = np.array(body.split(), np.int64)
@@ -147,7 +147,7 @@ class FrdFile:
         return stream[:at], starts
 
     def _rows(self, part: _Part) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of nodes (N,), and what stands in their rows (N, components)."""
+        """Return the node numbers (N,) of a part, and the values in their rows (N, components)."""
         if part.form != 1:
             rows = np.frombuffer(self._bytes, part.record, part.count, part.start)
             return rows["node"], rows["values"]
@@ -157,7 +157,7 @@ class FrdFile:
 
 
 def _places(nodes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Where nodes are, by their numbers."""
+    """Return the indices in `nodes` of the node numbers `wanted`. ValueError: one is missing."""
     order = np.argsort(nodes)
     found = order[np.searchsorted(nodes, wanted, sorter=order).clip(max=len(nodes) - 1)]
     if not np.array_equal(nodes[found], wanted):

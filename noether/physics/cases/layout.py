@@ -1,4 +1,4 @@
-"""The cases of a folder: paths with {case} in them, matched against the files there, and the step that each is."""
+"""Find the cases of a folder: match paths with {case} in them against its files, and tell their steps."""
 
 import os
 import re
@@ -19,16 +19,16 @@ from noether.physics.cases.mesh_blocks import PIECES, STEPS, SUFFIXES, chosen, f
 
 NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 Files = dict[str, list[Path]]
-"""The files of each set of a case: one, or the pieces of one mesh."""
+"""The files of each set of a case: one file, or the pieces of one mesh."""
 Steps = dict[float | None, list[Path]]
-"""The files of each step of a set, by the number in their names; None: that is in none."""
+"""The files of each step of a set, by the number in their names; None: the names have no number."""
 
 
 def list_files(root: Path) -> list[str]:
     """Return every file under the folder, relative to it, sorted; a mesh of OpenFOAM (constant/polyMesh) is one entry.
 
-    Links to folders are followed: a selection of cases may be made of them. Hidden folders are left out, and so are
-    the folders of failed cases of OpenFOAM, and those of processors. RequestError: there is no such folder.
+    Links to folders are followed: a selection of cases may consist of them. Hidden folders, the folders of failed
+    OpenFOAM cases and processor folders are left out. RequestError: there is no such folder.
     """
     if not root.is_dir():
         folders = [path.name for path in root.parent.iterdir() if path.is_dir()] if root.parent.is_dir() else []
@@ -48,10 +48,10 @@ def list_files(root: Path) -> list[str]:
         names[:] = sorted(
             name for name in names
             if not name.startswith(".") and (here, name) != (".", "failed")
-            # A link to a folder that holds it would never end.
+            # Following a link to a folder that contains the link would never end.
             and not f"{above}/".startswith(f"{os.path.realpath(os.path.join(folder, name))}/")
         )  # fmt: skip
-        if here == "." and os.path.isdir(root / "failed"):  # cases that a script of ours could not solve
+        if here == "." and os.path.isdir(root / "failed"):  # cases that noether's example script could not solve
             found.append("failed (folder)")
         if "constant" in names or "system" in names:  # a case of OpenFOAM
             names[:] = [name for name in names if not openfoam.PROCESSOR.match(name)]
@@ -62,7 +62,7 @@ def list_files(root: Path) -> list[str]:
 
 
 def unlisted(root: Path, files: list[str]) -> list[str]:
-    """Return the files without those that others list, as a .pvtu does its pieces and a .pvd its steps."""
+    """Return the files that no other file lists; a .pvtu lists its pieces, a .pvd its steps."""
     top = root.resolve()
     lists = [top / file for file in files if file.lower().endswith((*PIECES, *STEPS))]
     listed = {os.path.relpath(own, top) for path in lists for own in files_behind(path)[1:]}
@@ -70,10 +70,10 @@ def unlisted(root: Path, files: list[str]) -> list[str]:
 
 
 def pattern_of(template: str) -> re.Pattern[str]:
-    """The template as a pattern over relative paths.
+    """Compile a template to a pattern over relative paths.
 
-    {case} is the same everywhere, and so is {step}, a number; * and {piece} stand for anything within a name, **/ for
-    any folders.
+    {case} matches the same text everywhere, and {step} the same number; * and {piece} match any characters within a
+    name, **/ any folders.
     """
     parts, named = [], {CASE: "(?P<case>[^/]+)", STEP: f"(?P<step>{NUMBER})"}
     path = (os.path.normpath(template) if "**" not in template else template).replace(PIECE, "*")
@@ -87,9 +87,9 @@ def pattern_of(template: str) -> re.Pattern[str]:
 
 
 def match_template(template: str, files: Iterable[str]) -> dict[str, dict[float | None, list[str]]]:
-    """The files that fit a template, by the name of their case and the number of their step, in the order of steps.
+    """Return the files that fit a template, {case: {step number: files}}, in the order of the steps.
 
-    Without {case}, all are under the name ""; without {step}, under None.
+    Without {case}, all files are under the name ""; without {step}, under None.
     """
     pattern = pattern_of(template)
     found: dict[str, dict[float | None, list[str]]] = {}
@@ -109,8 +109,8 @@ def files_of(template: str, files: Iterable[str]) -> set[str]:
 def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Steps]]:
     """Return the files of each step of each set of each case: {case: {set: {step: paths}}}.
 
-    RequestError: the folder is missing, no file fits, several files fit one step of one set of one case, or files that
-    are steps by a guess are not said to be.
+    RequestError: the folder is missing, a set's path lacks {case}, no file fits, several files fit one step of one set
+    of one case, or several steps fit a case and the map does not state `step`.
     """
     every = list_files(root)
     files = unlisted(root, every)
@@ -118,7 +118,7 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Steps]]:
     for name, own in about.sets.items():
         if CASE not in own.file:
             raise RequestError("set-file-names-no-case", f"sets.{name}.file names no case", seen=own.file,
-                               expected="a path with {case} where the case's name stands",
+                               expected="a path with {case} in place of the case's name",
                                fix=f"file: '{{case}}/{own.file}'")  # fmt: skip
         matched = match_template(own.file, files) or match_template(own.file, every)
         if "step" not in about.model_fields_set and any(len(steps) > 1 for steps in matched.values()):
@@ -126,7 +126,7 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Steps]]:
             listed = [paths[0] for paths in matched[case].values()]
             raise RequestError(
                 "step-not-said",
-                f"the files of the set {name} differ in a number, and the map does not say what it is",
+                f"the files of the set {name} differ in a number, and the map does not state what it means",
                 seen=f"{len(listed)} files in case {case}: {first_of(listed, 3)}",
                 expected="`step`, if they are steps in time; {piece} in the path, if they are pieces of one mesh",
                 fix=f"step: last      (or each, or {{time: T}}; or file: '{own.file.replace(STEP, PIECE)}')",
@@ -156,9 +156,9 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Steps]]:
 
 
 def leftovers(files: Iterable[str], taken: AbstractSet[str], cases: Iterable[str]) -> list[str]:
-    """Say which of the files are not read: the meshes by their names, the others by the ends of these.
+    """Describe the files that are not read: meshes by name, other files by suffix.
 
-    taken: files, and folders of which all is.
+    taken: files that are read, and folders that are read completely.
     """
     left = [file for file in files if taken.isdisjoint({file, *map(str, PurePosixPath(file).parents)} - {"."})]
     names, meshes, others = {*cases}, Counter[str](), Counter[str]()
@@ -174,15 +174,15 @@ def leftovers(files: Iterable[str], taken: AbstractSet[str], cases: Iterable[str
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key by which run_2 comes before run_10."""
+    """Return a sort key that puts run_2 before run_10."""
     return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", name) if piece]
 
 
 def find_cases(root: Path, about: CaseMap, workers: int = 1) -> dict[str, Files]:
     """Return the files of each set of each case; a set that a case lacks is not among them.
 
-    With `step: each` a case is called RUN@TIME, and `run_of` and `step_of` say what that means; a run without steps
-    keeps its name. Only then are files opened, by `workers` processes. RequestError as `files_of_cases`.
+    With `step: each` a case is called RUN@TIME, which `run_of` and `step_of` take apart; a run without steps keeps its
+    name. Files are opened only for `step: each`, by `workers` processes. RequestError as for `files_of_cases`.
     """
     found = files_of_cases(root, about)
     if about.step == "each":
@@ -196,18 +196,18 @@ def find_cases(root: Path, about: CaseMap, workers: int = 1) -> dict[str, Files]
 
 
 def run_of(about: CaseMap, case: str) -> str:
-    """What files and tables call a case: with `step: each`, its name without the time."""
+    """Return the name of a case in files and tables: with `step: each`, its name without the time."""
     return _run_and_time(about, case)[0]
 
 
 def in_order(about: CaseMap, case: str) -> tuple[list[tuple[int, str]], float, str]:
-    """A key by which run_2 comes before run_10, and the steps of a run follow their times."""
+    """Return a sort key that puts run_2 before run_10, and a run's steps in order of time."""
     run, time = _run_and_time(about, case)
     return natural(run), time or 0.0, case
 
 
 def step_of(about: CaseMap, case: str) -> Step:
-    """The step at which a case's files are read; with `step: each`, the time in its name."""
+    """Return the step at which a case's files are read; with `step: each`, the time in its name."""
     if about.step != "each":
         return about.step
     time = _run_and_time(about, case)[1]
@@ -229,7 +229,7 @@ def _case_of_each_step(found: dict[str, dict[str, Steps]], workers: int) -> dict
     for run, sets in found.items():
         steps = {name: _steps(own, inside) for name, own in sets.items()}
         several = [set(own) for own in steps.values() if len(own) > 1]
-        # A set of one step, such as a shape, is the same at every step of the others.
+        # A set with one step, such as a shape, is the same at every step of the other sets.
         common = set.intersection(*several) if several else max(map(set, steps.values()), key=len)
         for time in sorted(common, key=float) or [""]:
             cases[f"{run}@{time}" if time else run] = {
@@ -239,9 +239,9 @@ def _case_of_each_step(found: dict[str, dict[str, Steps]], workers: int) -> dict
 
 
 def _steps(own: Steps, inside: dict[Path, list[float] | RequestError]) -> Files:
-    """Return the files of each step of a set, by its time in words."""
+    """Return the files of each step of a set, by the step's time as text."""
     if None not in own:
         return {f"{step:.12g}": paths for step, paths in own.items()}
     times = inside[own[None][0]]
-    # What is wrong with a file is told when it is read.
+    # A file's error is raised when the file is read.
     return {} if isinstance(times, RequestError) else {f"{time:.12g}": own[None] for time in times}

@@ -1,4 +1,4 @@
-"""Makes one case: its files are read, scaled, turned to noether's axes, checked, shuffled and written."""
+"""Make one case: read its files, scale them, rotate them to noether's axes, check, shuffle and write them."""
 
 import hashlib
 import json
@@ -24,46 +24,46 @@ from noether.physics.cases.store import WHOLE, Column, case_folder, whole_folder
 from noether.physics.cases.tables import case_number
 
 SHOWN = 20
-GOES_ON = "--skip-broken      (goes on without such cases, and names them)"
+GOES_ON = "--skip-broken      (continues without such cases, and names them)"
 XML = (".vtp", ".vtu", ".vti", ".vtr", ".vts", ".pvtu", ".pvtp")
-LONGEST = 1_000_000  # bytes of a header; where numbers stand among the names, as in a file of text, of the whole file
+LONGEST = 1_000_000  # bytes of a header, or of the whole file if it has numbers among the names, as text files do
 END, NUMBERS = b"</VTKFile>", b"<AppendedData"
 PLACES = {"CellData": "cells", "PCellData": "cells", "PointData": "points", "PPointData": "points"}
 
 
 def of_case(case: str, error: RequestError) -> RequestError:
-    """Returns what is wrong with a case, which its summary names."""
+    """Return an error whose summary names the case."""
     return RequestError(**error.parts | {"summary": f"case {case}: {error.summary}"})
 
 
 def skippable(error: RequestError) -> RequestError:
-    """Returns a refusal whose fix offers to leave such cases out, too."""
+    """Return an error whose fix also offers to leave such cases out."""
     return RequestError(**error.parts | {"fix": f"{error.fix}\n{GOES_ON}".lstrip()})
 
 
 def refuse_at_once(problems: Iterable[tuple[str, RequestError]], unknown: Sequence[str]) -> None:
-    """Refuses cases that lack a file, a number or an array that the map names, and `unknown` names of splits, in words.
+    """Raise one RequestError for all problems of cases, and for names in the split that are not cases (`unknown`).
 
-    problems: each with its case. RequestError: naming the first twenty problems, each with its reason.
+    problems: (case, error). The error lists the first twenty problems, each with its reason.
     """
     found = list({(case, error.summary, error.seen): (case, error) for case, error in problems}.values())
     lines = [f"case {case}: {error.summary} ({error.seen})" for case, error in found[:SHOWN]]
     if len(found) > SHOWN:
         lines.append(f"and {len(found) - SHOWN} more, in {len({case for case, _ in found})} cases")
     if not found and unknown:
-        raise RequestError("split-names-no-case", "the map's split names what is no case", seen="\n".join(unknown),
+        raise RequestError("split-names-no-case", "the map's split names an unknown case", seen="\n".join(unknown),
                            expected="names of cases", fix=GOES_ON)  # fmt: skip
     if len(found) == 1 and not unknown:
         raise skippable(of_case(*found[0]))
     if found:
         fixes = dict.fromkeys(error.fix for _, error in found if error.fix)
         raise RequestError(found[0][1].code, f"{len(found) + len(unknown)} problems, and nothing was prepared",
-                           seen="\n".join([*lines, *unknown]), expected="in every case what the map names",
+                           seen="\n".join([*lines, *unknown]), expected="everything that the map names in every case",
                            fix="\n".join([*list(fixes)[:3], GOES_ON]))  # fmt: skip
 
 
 def header_problems(path: Path, about: SetMap) -> Iterator[RequestError]:
-    """Yields what is wrong with a file of a set: it is empty or cut short, or lacks arrays of the map."""
+    """Yield the errors of a set's file: it is empty or cut short, or lacks arrays of the map."""
     try:
         there = read_header(path)
     except RequestError as error:
@@ -77,7 +77,7 @@ def header_problems(path: Path, about: SetMap) -> Iterator[RequestError]:
 
 
 def refusals(check: Callable[[], object]) -> Iterator[RequestError]:
-    """Yields what a check raises."""
+    """Yield the RequestError that a check raises, if any."""
     try:
         check()
     except RequestError as error:
@@ -85,9 +85,9 @@ def refusals(check: Callable[[], object]) -> Iterator[RequestError]:
 
 
 def read_header(path: Path) -> Arrays | None:
-    """Returns the arrays that one of VTK's XML files names, or None: another format, or names among many numbers.
+    """Return the arrays named in the header of a VTK XML file; None: another format, or too long a header.
 
-    RequestError: the file is empty; a file of XML is cut short, or its header is none.
+    RequestError: the file is empty, or an XML file is cut short or has an invalid header.
     """
     try:
         size = path.stat().st_size
@@ -122,12 +122,12 @@ def _arrays(head: bytes) -> Arrays:
     return there
 
 
-LARGEST_BODY = 500.0  # m: what is longer and was not given a unit is most likely in millimetres
+LARGEST_BODY = 500.0  # m: a longer body without a stated unit is most likely in millimetres
 
 
 @dataclass(frozen=True)
 class CaseJob:
-    """A case to make: its name, the file of each set, the map, and the folders of source and store."""
+    """A case to make: its name, the files of each set, the map, and the folders of source and store."""
 
     case: str
     files: Files
@@ -137,9 +137,9 @@ class CaseJob:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes whenever the case must be made again: what the map says of it, its numbers, or a file of its does.
+        """Digest of the map, the case's numbers, and its files: when it changes, the case must be made again.
 
-        Of files: names, sizes and times of change. Units and scalings stand in `dataset.json` alone.
+        It covers files' names, sizes and modification times, but not units and scalings: only `dataset.json` has them.
         """
         about = self.about.model_dump(mode="json", exclude={"split", "reader"}, exclude_defaults=True)
         described = [*about.get("parameters", {}).values(), *about.get("outputs", {}).values()]
@@ -158,12 +158,12 @@ class CaseJob:
         return digest.hexdigest()
 
     def values(self, name: str) -> Path | None:
-        """The table of a set's values, where the map names one."""
+        """Return the path of a set's table of values; None if the map names none."""
         values = self.about.sets[name].values
         return self.root / values.replace(CASE, run_of(self.about, self.case)) if values else None
 
     def problems(self) -> Iterator[RequestError]:
-        """Yields what is wrong before any mesh is read: files and numbers that are not there, and `header_problems`."""
+        """Yield the errors found before any mesh is read: missing files and numbers, and `header_problems`."""
         yield from refusals(partial(refuse_missing_sets, self))
         for name, described in (*self.about.parameters.items(), *self.about.outputs.items()):
             yield from refusals(partial(_number, self, name, described))
@@ -172,10 +172,10 @@ class CaseJob:
                 yield from header_problems(path, self.about.sets[name])
 
     def make(self) -> dict[str, Any]:
-        """Makes the case, and returns what its `case.json` says.
+        """Make the case, and return the contents of its `case.json`.
 
-        RequestError: a file is missing, cannot be read, does not fit the map, or holds what cannot be; it names the
-        file.
+        RequestError: a file is missing, cannot be read, does not fit the map, or holds impossible values; the error
+        names the file.
         """
         refuse_missing_sets(self)
         parameters, outputs = numbers_of(self)
@@ -184,7 +184,7 @@ class CaseJob:
         left: dict[str, list[dict[tuple[str, str], int]]] = {}
         forces: dict[str, list[float]] = {}
         surfaces: dict[str, np.ndarray] = {}
-        # Surfaces first: the sets around them are given the distance to them.
+        # Surfaces first: the sets around them need the distance to them.
         with whole_folder(case_folder(self.out, self.case)) as folder:
             for name, own in sorted(self.about.sets.items(), key=lambda item: item[1].kind != "surface"):
                 raw = self._read(name)
@@ -225,17 +225,17 @@ class CaseJob:
 
 
 def _left_of_files(left: dict[str, list[dict[tuple[str, str], int]]]) -> list[tuple[str, str, str, int]]:
-    """Return what no set takes of the files, by the paths of the map: [(path, what, block, how much)]."""
+    """Return the contents of the files that no set takes, [(path in the map, what, block, count)]."""
     return [
         (file, what, block, min(own[what, block] for own in each))
         for file, each in left.items()
         for what, block in sorted(set.intersection(*map(set, each)))
-        if what != UNUSED or len(each) == 1  # points that one set lacks are another's
+        if what != UNUSED or len(each) == 1  # points that one set leaves out, another may take
     ]
 
 
 def refuse_missing_sets(job: CaseJob) -> None:
-    """Refuses a case without a file for each set of the map. RequestError."""
+    """Raise RequestError if the case lacks a file or a table of values for a set of the map."""
     if missing := sorted(job.about.sets.keys() - job.files.keys()):
         absent = job.about.sets[missing[0]].file.replace(CASE, run_of(job.about, job.case))
         raise RequestError(
@@ -252,7 +252,7 @@ def refuse_missing_sets(job: CaseJob) -> None:
 
 
 def numbers_of(job: CaseJob) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns the parameters and the outputs of a case. RequestError: one is not where the map says."""
+    """Return the parameters and the outputs of a case. RequestError: one is not where the map states."""
     parameters = {name: _number(job, name, own) for name, own in job.about.parameters.items()}
     return parameters, {name: _number(job, name, own) for name, own in job.about.outputs.items()}
 
@@ -264,7 +264,7 @@ def _number(job: CaseJob, name: str, described: NumberMap) -> float:
     if not isinstance(step, AtTime):
         raise RequestError("case-without-steps", f"case {job.case} has no steps in time",
                            seen=", ".join(sorted(str(own[0]) for own in job.files.values())),
-                           expected="with step: each, times that the files of all its sets have",
+                           expected="with step: each, times that all its sets' files share",
                            fix="step: last")  # fmt: skip
     return step.time * described.scale
 
@@ -283,7 +283,7 @@ def _columns(job: CaseJob, name: str, own: SetMap, raw: RawSet, factors: dict[st
     for field, described in own.fields.items():
         where, factor = f"{described.array} in {path}", field_factor(described, factors)
         values, step = raw.fields[field], turned(about.rotation, factor, described.tensor)
-        if described.tensor and described.take:  # the same in all axes
+        if described.tensor and described.take:  # invariant under rotation
             values, step = invariant(values, described.tensor, described.take), partial(np.multiply, factor)
         if described.period:
             step = partial(_as_pair, factor, described.period)
@@ -296,12 +296,12 @@ def _as_pair(factor: float, period: Period, block: np.ndarray) -> np.ndarray:
 
 
 def field_factor(described: FieldMap, factors: dict[str, float]) -> float:
-    """What a field's array is multiplied with."""
+    """Return the factor of a field's array: its scale, times the constant or parameter that it names."""
     return described.scale * (factors[described.times] if described.times else 1.0)
 
 
 def _distances(points: Column, name: str, surface: np.ndarray) -> dict[str, Column]:
-    """Distance (N,) in m to the nearest point of a surface, and the unit direction (N, 3) from it, when written."""
+    """Return lazy columns: distance (N,) in m to the nearest point of a surface, and unit direction (N, 3) from it."""
     from scipy.spatial import cKDTree
 
     tree, asked, answer = cKDTree(surface), np.empty(0), (np.empty(0), np.empty(0))
@@ -320,7 +320,7 @@ def _distances(points: Column, name: str, surface: np.ndarray) -> dict[str, Colu
 
 
 def _forces(raw: RawSet, points: np.ndarray, about: CaseMap, factors: dict[str, float]) -> dict[str, list[float]]:
-    """Forces (3,) in N and moments (3,) in N·m about the origin of the true fields, in noether's axes."""
+    """Integrate the true fields to forces (3,) in N and moments (3,) in N·m about the origin, in noether's axes."""
     assert about.forces is not None
     assert raw.normals is not None
     assert raw.area is not None

@@ -1,4 +1,4 @@
-"""The meshes of a file, at one of its steps, in any format that VTK, meshio or noether reads."""
+"""Read the meshes of a file at one of its steps, in any format that VTK, meshio or noether reads."""
 
 import contextlib
 import json
@@ -30,11 +30,11 @@ from noether.physics.cases.tables import is_cloud, read_cloud
 SHAPES = (".stl", ".obj", ".ply")
 EXODUS, ENSIGHT, XDMF = (".exo", ".ex2", ".e", ".g"), (".case", ".encas"), (".xdmf", ".xmf")
 BARE = (".pvtp", ".pvts", *XDMF)
-"""What VTK reads and pyvista does not, or takes for a file of steps."""
+"""Formats that VTK reads, but that pyvista does not read or mistakes for a file of steps."""
 PIECES = (".pvtu", ".pvtp", ".pvti", ".pvtr", ".pvts", ".vtm", ".vtpd", *XDMF, *ENSIGHT)
-"""Files that name all that they are made of."""
+"""Files that name all the files that they consist of."""
 STEPS = (".pvd", ".series")
-"""Files that name a file for each step, of which some may be gone."""
+"""Files that name a file for each step; some of these may be missing."""
 SUFFIXES = (
     *PIECES, *STEPS, ".vtp", ".vtu", ".vtk", ".vti", ".vtr", ".vts", ".vtkhdf", *EXODUS, *SHAPES, ".cgns", ".foam",
     ".plt", ".tec", *DECKS, ".med", ".frd", ".npz",
@@ -49,7 +49,7 @@ WORDS = re.compile(r'"([^"]*)"|(\S+)')
 OF_PLY = {
     *("x", "y", "z", "nx", "ny", "nz", "red", "green", "blue", "alpha", "u", "v", "s", "t", "texture_u", "texture_v"),
 }
-"""What VTK reads of the vertices of a .ply."""
+"""Vertex properties of a .ply that VTK reads."""
 TYPES_OF_PLY = {
     "char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4", "float": "f4",
     "double": "f8", "int8": "i1", "uint8": "u1", "int16": "i2", "uint16": "u2", "int32": "i4", "uint32": "u4",
@@ -57,17 +57,17 @@ TYPES_OF_PLY = {
 }  # fmt: skip
 OTHERS = {b"version https://git-lfs": "a pointer of Git LFS (git lfs pull fetches the file)",
           b"<!doctype html": "a web page", b"<html": "a web page"}  # fmt: skip
-"""Things that lie in place of a mesh, by their first bytes."""
+"""Other contents found in place of a mesh, by their first bytes."""
 SOLIDS = "STLSolidLabeling"
 BY_CONTENT = (".csv", ".dat")
-"""Meshes or numbers: `is_mesh_inside` tells them apart."""
+"""Suffixes of files with meshes or numbers: `is_mesh_inside` tells them apart."""
 TECPLOT = (".plt", ".tec", ".dat")
 FIRST_WORDS = (b"TITLE", b"FILETYPE", b"VARIABLES", b"ZONE")
 ZONE_OR_TIME = re.compile(rb"^[ \t]*ZONE\b|\bSOLUTIONTIME[ \t]*=[ \t]*([-+.\dED]+)", re.MULTILINE | re.IGNORECASE)
 
 
 class _Opened(NamedTuple):
-    """The times of a file's steps, and what reads its mesh at one of them, by its place among the times."""
+    """The times of a file's steps, and a function that reads its mesh at one of them, given by its index."""
 
     times: list[float]
     mesh: Callable[[int], Any]
@@ -76,15 +76,15 @@ class _Opened(NamedTuple):
 def read_blocks(
     path: Path, arrays: set[str] | None = None, step: Step = "last", coordinates: Sequence[str] = ()
 ) -> list[Block]:
-    """Reads every mesh of a file at a step; `arrays` are those to read (None: all), `coordinates` as of `read_cloud`.
+    """Read every mesh of a file at a step; arrays: names to read, None for all; coordinates: as in `read_cloud`.
 
-    RequestError: the file is missing, of an unknown format, or cannot be read, or has no such step.
+    RequestError: the file is missing, of an unknown format, unreadable or without points, or has no such step.
     """
     return read_times_and_blocks(path, arrays, step, coordinates)[1]
 
 
 def read_times(path: Path) -> list[float]:
-    """Returns the times of a file's steps, in order; none where it has no time. RequestError as `read_blocks`."""
+    """Return the times of a file's steps, in order; [] if it has no times. RequestError as for `read_blocks`."""
     with _refusing(path):
         return _opened(path).times
 
@@ -92,7 +92,7 @@ def read_times(path: Path) -> list[float]:
 def read_times_and_blocks(
     path: Path, arrays: set[str] | None = None, step: Step = "last", coordinates: Sequence[str] = ()
 ) -> tuple[list[float], list[Block]]:
-    """Returns what `read_times` and `read_blocks` do, from one opening of the file."""
+    """Return the results of `read_times` and `read_blocks`, opening the file only once."""
     with _refusing(path):
         opened = _opened(path, arrays, coordinates)
         mesh = opened.mesh(chosen(opened.times, step, path))
@@ -105,11 +105,11 @@ def read_times_and_blocks(
 
 
 def files_behind(path: Path, depth: int = 4) -> list[Path]:
-    """Return the files that a mesh is made of: the folder of an OpenFOAM case, a list and the files it names, or one.
+    """Return a mesh's files: those of an OpenFOAM case's folder, a list file and the files it names, or the one file.
 
-    depth: of lists that name lists, as a .vtm.series does.
+    depth: levels of lists that name lists, as a .vtm.series does.
     """
-    if path.name == openfoam.MESH:  # the fields lie beside it
+    if path.name == openfoam.MESH:  # the fields are in other folders of the case
         return sorted(openfoam.folder_of(path).rglob("*"))
     if path.suffix.lower() not in (*PIECES, *STEPS) or not depth or not path.is_file():
         return [path]
@@ -121,7 +121,7 @@ def _named_in(path: Path) -> list[Path]:
     if path.suffix.lower() not in ENSIGHT:
         return sorted({path.parent / unescape(name.strip()) for names in NAMED.findall(text) for name in names if name})
     found: set[Path] = set()
-    for kind, rest in OF_ENSIGHT.findall(text):  # [time set] [file set] [name of the array] file, with * for its step
+    for kind, rest in OF_ENSIGHT.findall(text):  # [time set] [file set] [array name] file, with * for its step
         words = [quoted or word for quoted, word in WORDS.findall(rest) if word != "change_coords_only"]
         for name in words[-3:-1] if "complex" in kind.lower() else words[-1:]:  # its last word is a frequency
             pattern = "*".join(map(escape, re.split(r"\*+", str(path.parent / name))))
@@ -130,7 +130,7 @@ def _named_in(path: Path) -> list[Path]:
 
 
 def is_mesh_inside(path: Path) -> bool:
-    """Whether a file is one of BY_CONTENT, and a mesh: a CSV with coordinates, Tecplot's .dat."""
+    """Return whether a file with a suffix of BY_CONTENT is a mesh: a CSV with coordinates, or Tecplot's .dat."""
     if (suffix := path.suffix.lower()) != ".dat":
         return suffix == ".csv" and is_cloud(path)
     lines = (line.strip().upper() for line in _head(path, 4096).splitlines())
@@ -138,7 +138,7 @@ def is_mesh_inside(path: Path) -> bool:
 
 
 def chosen(times: Sequence[float | None], step: Step, path: Path | str) -> int:
-    """Returns which of the times a step is; the only one is every step. RequestError: there is no such step."""
+    """Return the index of a step among the times; a single one matches any step. RequestError: no such step."""
     if step == "last" or len(times) < 2:
         return len(times) - 1
     if isinstance(step, AtTime):
@@ -159,7 +159,7 @@ def chosen(times: Sequence[float | None], step: Step, path: Path | str) -> int:
 
 @contextlib.contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """Refuse a file that is not there, of an unknown format, or on whose bytes a reader fails."""
+    """Raise RequestError if the file is missing or of an unknown format, or if reading it in the context fails."""
     if not path.exists() or (path.name != openfoam.MESH and path.suffix.lower() not in (*SUFFIXES, *BY_CONTENT)):
         seen = "no such file" if not path.exists() else f"the suffix {path.suffix!r}"
         raise RequestError("case-file-unreadable", f"{path} cannot be read", seen=seen,
@@ -170,7 +170,7 @@ def _refusing(path: Path) -> Iterator[None]:
         if other := next(
             (words for start, words in OTHERS.items() if head.startswith(start)), "" if head else "an empty file"
         ):
-            raise Unfit(f"{other}, and no mesh")
+            raise Unfit(f"{other}, not a mesh")
         yield
     except (NoetherError, EndedBySignal):
         raise
@@ -179,7 +179,7 @@ def _refusing(path: Path) -> Iterator[None]:
 
 
 def unreadable(path: Path, error: BaseException) -> RequestError:
-    """Return the refusal of a file: in noether's words, or with those of the library that reads it, which is named."""
+    """Return the error for an unreadable file, with noether's reason, or the named library's."""
     suffix = path.suffix.lower()
     is_own = isinstance(error, Unfit) or suffix in (".frd", ".npz", ".csv")
     reader = "" if is_own else "meshio's" if suffix in (*DECKS, ".med") else "VTK's"
@@ -191,7 +191,7 @@ def unreadable(path: Path, error: BaseException) -> RequestError:
         hint = f"gmsh -0 -save_all -format msh22 {path.name} -o {path.stem}-22.msh      (MSH 2.2, or Mesh.SaveAll = 1)"
     return RequestError("case-file-unreadable", f"{path} cannot be read",
                         seen=said + one_line(error),
-                        expected="a complete file" if reader else "a file that is read whole",
+                        expected="a complete file" if reader else "a file that can be read completely",
                         fix=hint if reader else "")  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def _head(path: Path, size: int) -> bytes:
 def _opened(path: Path, arrays: set[str] | None = None, coordinates: Sequence[str] = ()) -> _Opened:
     suffix = path.suffix.lower()
     if suffix in PIECES and (gone := [own for own in _named_in(path) if not own.is_file()]):
-        raise Unfit(f"it names {gone[0].name}, which is not there")  # VTK would read the others.
+        raise Unfit(f"it names {gone[0].name}, which is missing")  # VTK would read the other files.
     if suffix in STEPS:
         return _opened_by_steps(path, arrays)
     if read := {".npz": _from_arrays, ".stl": _by_solids, ".ply": _by_ply}.get(suffix):
@@ -221,18 +221,18 @@ def _opened(path: Path, arrays: set[str] | None = None, coordinates: Sequence[st
 
 
 def _vtk_reader(path: Path) -> Any:
-    """The reader of a file by VTK, which has read the file's header. Raises what is wrong with it."""
+    """Return VTK's reader of a file, after reading the header. Unfit, ValueError, ParseError: the file is broken."""
     pyvista, suffix = import_pyvista(), path.suffix.lower()
     if suffix in EXODUS and not _head(path, 4).startswith((b"CDF", b"\x89HDF")):
-        raise Unfit("neither netCDF nor HDF5")  # The library of Exodus prints a page.
+        raise Unfit("neither netCDF nor HDF5")  # The Exodus library prints a page of errors.
     with raising_what_vtk_says():
-        # VTK finds a case's folder by the file that every case has.
+        # VTK finds a case's folder by a file that every case has.
         if path.name == openfoam.MESH:
             if not (control := openfoam.folder_of(path) / "system/controlDict").is_file():
                 raise Unfit("its case has no system/controlDict, by which VTK finds the times")
             reader = pyvista.OpenFOAMReader(control)
         elif suffix in BARE:
-            ElementTree.parse(path)  # The library of XDMF prints what is wrong.
+            ElementTree.parse(path)  # The XDMF library prints its errors.
             from vtkmodules.vtkIOXdmf2 import vtkXdmfReader
             from vtkmodules.vtkIOXML import vtkXMLPPolyDataReader, vtkXMLPStructuredGridReader
 
@@ -241,7 +241,7 @@ def _vtk_reader(path: Path) -> Any:
             reader.reader.SetFileName(str(path))
         elif suffix in TECPLOT:
             if _head(path, 4) == b"#!TD":
-                raise Unfit("a binary file of Tecplot, which only Tecplot reads")
+                raise Unfit("a binary Tecplot file, which only Tecplot reads")
             reader = pyvista.TecplotReader(path)
         else:
             reader = pyvista.get_reader(path, force_ext=EXODUS[0] if suffix in EXODUS else suffix)
@@ -249,10 +249,10 @@ def _vtk_reader(path: Path) -> Any:
             reader.cell_to_point_creation = False
             reader.enable_all_patch_arrays()
         if hasattr(reader.reader, "SetApplyDisplacements"):
-            reader.reader.SetApplyDisplacements(False)  # else VTK gives the positions of the deformed body
+            reader.reader.SetApplyDisplacements(False)  # otherwise VTK returns deformed positions
         reader.reader.UpdateInformation()
         if suffix in XDMF and _times(reader) and ElementTree.parse(path).find("./Domain/Grid[@Name='mesh'][Topology]"):
-            reader.reader.SetGridStatus("mesh", 0)  # to which the steps of meshio and FEniCS refer
+            reader.reader.SetGridStatus("mesh", 0)  # a grid that meshio's and FEniCS' steps refer to
             reader.reader.UpdateInformation()
     return reader
 
@@ -285,7 +285,7 @@ def _opened_by_steps(path: Path, arrays: set[str] | None) -> _Opened:
         own = import_pyvista().MultiBlock()
         for name in steps[times[place]]:
             if not (file := path.parent / name).is_file():
-                raise Unfit(f"it names {name}, which is not there")
+                raise Unfit(f"it names {name}, which is missing")
             opened = _opened(file, arrays)
             own.append(opened.mesh(len(opened.times) - 1))
         return own
@@ -308,20 +308,20 @@ def _files_of_steps(path: Path) -> dict[float, list[str]]:
 
 
 def results_elsewhere(path: Path) -> str:
-    """Say which results lie elsewhere than in the last step of a mesh, or are only in earlier ones; or ""."""
+    """Describe results that the last step of a mesh lacks, because they are elsewhere or in earlier steps; or ""."""
     if path.suffix.lower() not in STEPS:
         return openfoam.elsewhere(path)
-    with contextlib.suppress(Exception):  # What is wrong with the list is told when it is read.
+    with contextlib.suppress(Exception):  # A broken list is reported when it is read.
         counts = {time: len(names) for time, names in _files_of_steps(path).items()}
         full = max(counts, key=lambda time: (counts[time], time))
         if counts[max(counts)] < counts[full]:
-            return (f"files listed for the last step: {counts[max(counts)]}, for others: {counts[full]}: "
+            return (f"the last step lists {counts[max(counts)]} files, an earlier one {counts[full]}: "
                     f"step: {{time: {full:g}}}")  # fmt: skip
     return ""
 
 
 def _opened_by_zones(path: Path, zones: list[float | None]) -> _Opened:
-    """A Tecplot file whose zones have times: a step has the zones of its time, and those without one."""
+    """Open a Tecplot file whose zones have times: a step has the zones of its time and the zones without a time."""
     times = sorted({time for time in zones if time is not None})
 
     def mesh(place: int) -> Any:
@@ -358,7 +358,7 @@ def _opened_by_meshio(path: Path) -> _Opened:
 
 
 def _by_ply(path: Path) -> Any:
-    """Read a .ply, with the values of its vertices, which VTK drops (G. Turk, 1994, "The PLY Polygon File Format")."""
+    """Read a .ply with its vertices' values, which VTK drops (G. Turk, 1994, "The PLY Polygon File Format")."""
     mesh = output_of(import_pyvista().PLYReader(path))
     head = _head(path, 65_536).partition(b"end_header")[0]
     elements: list[tuple[str, int, dict[str, str]]] = []
@@ -372,7 +372,7 @@ def _by_ply(path: Path) -> Any:
     for kind, count, properties in (own for own in elements if own[0] in ("vertex", "face")):
         own = [name for name, of in properties.items() if of in TYPES_OF_PLY and name not in OF_PLY]
         if own and (kind == "face" or elements[0][0] != kind or "list" in properties.values()):
-            raise Unfit(f"values of each {kind} ({', '.join(own)}), and of a .ply only those of vertices are read")
+            raise Unfit(f"values of each {kind} ({', '.join(own)}): from a .ply, only values of vertices are read")
         elif own:
             body = path.read_bytes().partition(b"end_header")[2].partition(b"\n")[2]
             form = "<" if b"little" in head else ">"
@@ -388,7 +388,7 @@ def _by_ply(path: Path) -> Any:
 
 
 def _by_solids(path: Path) -> Any:
-    """Read an .stl; of several solids each is a block by its name, which a file in text has."""
+    """Read an .stl; each of several solids becomes a block, named as in a text file, else by its number."""
     pyvista = import_pyvista()
     reader = pyvista.STLReader(path)
     reader.reader.ScalarTagsOn()
@@ -417,7 +417,7 @@ def _from_arrays(path: Path) -> Any:
         cloud = pyvista.PointSet(arrays.pop("points"))
         for name, values in arrays.items():
             cloud.point_data[name] = values
-    except Exception as error:  # NumPy and pyvista raise what their parsers meet
+    except Exception as error:  # NumPy's and pyvista's parsers raise many types
         expected = "`points` (N, 3) and arrays with as many rows"
         raise RequestError(
             "case-file-unreadable", f"{path} cannot be read", seen=one_line(error), expected=expected
@@ -440,12 +440,12 @@ def _blocks(mesh: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
         for index in range(mesh.n_blocks):
             yield from _blocks(mesh[index], (*names, mesh.get_block_name(index) or f"block_{index}"))
     elif mesh is not None:
-        # images and grids whose cells follow from their points
+        # Images and structured grids become unstructured grids.
         yield names, mesh.cast_to_unstructured_grid() if hasattr(mesh, "dimensions") else mesh
 
 
 def _named_apart(meshes: Sequence[tuple[tuple[str, ...], Any]]) -> list[Block]:
-    """Return the blocks by their own names; of those with one name, with the names of the blocks that hold them."""
+    """Return the blocks by name; blocks of the same name get the names of their parent blocks in front."""
     own = Counter(names[-1:] for names, _ in meshes)
     blocks: dict[str, Block] = {}
     for names, mesh in meshes:
@@ -456,7 +456,7 @@ def _named_apart(meshes: Sequence[tuple[tuple[str, ...], Any]]) -> list[Block]:
 
 
 def times_of_zones(path: Path) -> list[float | None]:
-    """Returns the time of each zone of a file, None where a zone has none. ValueError: a time is not a number."""
+    """Return the time of each zone of a file, None for a zone without a time. ValueError: a time is not a number."""
     times: list[float | None] = []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         for found in ZONE_OR_TIME.finditer(text):

@@ -1,4 +1,4 @@
-"""VTK and NumPy as readers: what they say of a broken file is raised, and never printed."""
+"""Read with VTK and NumPy, raising their messages about broken files rather than printing them."""
 
 import re
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from noether.common.errors import RequestError, one_line
 
 
 class Unfit(ValueError):
-    """A file is not as it must be, in noether's own words and not in those of a library that reads it."""
+    """A file cannot be used, for a reason in noether's own words rather than a library's."""
 
 
 def import_pyvista() -> ModuleType:
-    """Returns pyvista, which is imported only where meshes are read or written. RequestError: not installed."""
+    """Return pyvista, imported only when meshes are read or written. RequestError: it is not installed."""
     try:
         import pyvista
     except ImportError as error:
@@ -30,23 +30,23 @@ def import_pyvista() -> ModuleType:
         ) from None
     from vtkmodules.vtkCommonCore import vtkLogger
 
-    vtkLogger.SetStderrVerbosity(vtkLogger.VERBOSITY_OFF)  # What VTK says of a file is raised, and not printed too.
+    vtkLogger.SetStderrVerbosity(vtkLogger.VERBOSITY_OFF)  # VTK's messages are raised, not printed.
     return pyvista
 
 
 @contextmanager
 def raising_what_vtk_says() -> Iterator[None]:
-    """Raises a ValueError with what VTK says is wrong; it would print that, and return the part that it could read."""
+    """Raise ValueError with VTK's error message; VTK itself would print it, and return the part that it could read."""
     pyvista = import_pyvista()
     with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
         yield
     if said := [re.sub(r" *\(0x[0-9a-f]+\)", "", str(event.alert)) for event in caught.error_events]:
-        # The pipeline says only that a reader failed, the reader why.
+        # The pipeline reports only that a reader failed; the reader reports why.
         raise ValueError(next((words for words in said if "returned failure for request" not in words), said[0]))
 
 
 def output_of(reader: Any, time: float | None = None) -> Any:
-    """Returns what a reader of pyvista makes of its file, at a time. Raises ValueError with what VTK says is wrong."""
+    """Return the mesh that a pyvista reader reads from its file at a time. Raise ValueError with VTK's message."""
     with raising_what_vtk_says():
         if time is None:
             reader.reader.Update()
@@ -56,24 +56,24 @@ def output_of(reader: Any, time: float | None = None) -> Any:
 
 
 def to_numpy(array: Any) -> np.ndarray:
-    """Returns a VTK array as a NumPy array that shares its memory."""
+    """Return a VTK array as a NumPy array that shares its memory."""
     from vtkmodules.util.numpy_support import vtk_to_numpy
 
     return np.asarray(vtk_to_numpy(array))
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Reads the array of a .npy file, without running code. RequestError: it cannot be read."""
+    """Read the array of a .npy file, without running code. RequestError: it cannot be read."""
     try:
         array = np.load(path, allow_pickle=False)
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
             raise ValueError(array.dtype if isinstance(array, np.ndarray) else "several arrays")
-    # NumPy parses the header as Python: a broken one raises whatever its parser does.
+    # NumPy parses the header as Python: a broken header can raise any of the parser's errors.
     except (Exception, RecursionError, MemoryError) as error:
         raise RequestError(
             "mesh-parts-unreadable",
             f"{path} cannot be read",
-            seen="a file of another kind" if "pickle" in str(error) else one_line(error),  # NumPy offers to run it.
+            seen="a file of another kind" if "pickle" in str(error) else one_line(error),  # NumPy suggests running it.
             expected="one array of numbers, saved by numpy.save",
         ) from None
     return array

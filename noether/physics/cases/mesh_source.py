@@ -1,4 +1,4 @@
-"""One set of points of a case, read from a mesh file of any format that pyvista knows; arrays in the file's units."""
+"""Read one set of points of a case from a mesh file of any known format, with arrays in the file's units."""
 
 import json
 import pickle
@@ -25,13 +25,13 @@ from noether.physics.cases.surface_mesh import areas_and_normals, looks_inwards,
 from noether.physics.cases.tables import add_values
 
 Arrays = Mapping[str, Mapping[str, int]]
-"""The components of each array at `cells` and at `points`."""
+"""The number of components of each array at `cells` and at `points`."""
 
 
 class ShapePart(NamedTuple):
-    """The part of a file that shows a shape: faces of its surfaces, or points or cells of others, of these blocks.
+    """The part of a file that represents a shape: faces, or the points or cells of other meshes, in these blocks.
 
-    coordinates: as of `read_cloud`.
+    coordinates: as in `read_cloud`.
     """
 
     at: str = "faces"
@@ -44,11 +44,11 @@ FACES, POINTS = ShapePart(), ShapePart("points")
 
 @dataclass
 class RawSet:
-    """A set of points as a file has it: positions (N, 3) and arrays with a row for each, in the file's axes and units.
+    """A set of points as in its file: positions (N, 3) and arrays with a row for each, in the file's axes and units.
 
-    normals (N, 3) are unit vectors, area (N,) and cell_volume (N,) in the file's length squared and cubed; part (N,)
-    counts in `parts`. What the file does not have is None. left: what of the file's blocks is not in the set, and how
-    much of it: {("faces", block): 12}.
+    normals (N, 3) are unit vectors, area (N,) and cell_volume (N,) are in the file's length squared and cubed; part
+    (N,) are indices into `parts`. An array that the file lacks is None. left: counts of the contents of the file's
+    blocks that are not in the set, {("faces", block): 12}.
     """
 
     points: np.ndarray
@@ -63,9 +63,9 @@ class RawSet:
 
 @dataclass(frozen=True)
 class MeshFile:
-    """What of a file shows a shape: points (N, 3), faces by corners (triangles, quads), arrays with a row per point.
+    """A shape read from a file: points (N, 3), faces by corners (triangles, quads), arrays with a row per point.
 
-    Read `at` cells, these are the centres of its cells, without faces.
+    When read `at` cells, the points are the cells' centres, without faces.
     """
 
     points: NDArray[np.float64]
@@ -79,8 +79,8 @@ def read_set(
 ) -> RawSet:
     """Read one set of a case's points with the fields of the map, at a step.
 
-    values: a table of more arrays; pieces: the files of which `path` is the first, if the map joins several.
-    RequestError: the file cannot be read, or lacks a patch, an array or a step of the map; it names the file.
+    values: a table of more arrays; pieces: all files to join, `path` first, if the map joins several. RequestError: the
+    file cannot be read, or lacks a patch, an array or a step of the map; the error names the file.
     """
     wanted = {own.array for own in about.fields.values()}
     every = [block for own in pieces or [path] for block in read_blocks(own, wanted, step, about.coordinates)]
@@ -118,7 +118,7 @@ def read_set(
 
 
 def _left_of(every: Sequence[Block], taken: Sequence[Block], kind: SetKind) -> dict[tuple[str, str], int]:
-    """Return what of every block is not in a set, which takes some: {(what, block): how much}."""
+    """Count the contents of every block that a set, made of the taken blocks, leaves out: {(what, block): count}."""
     left = Counter[tuple[str, str]]()
     for block in every:
         own = block.beside(kind if block in taken else None)
@@ -127,9 +127,9 @@ def _left_of(every: Sequence[Block], taken: Sequence[Block], kind: SetKind) -> d
 
 
 def read_mesh_apart(path: Path, part: ShapePart = FACES) -> MeshFile:
-    """Reads what of a mesh shows a shape, in a process of its own: VTK's readers crash on some broken files.
+    """Read a shape from a mesh file in a separate process: VTK's readers crash on some broken files.
 
-    RequestError as `read_part`, and where the reader crashed.
+    RequestError as for `read_part`, or if the reader crashed.
     """
     with tempfile.TemporaryDirectory(prefix="noether-mesh-") as folder:
         result = Path(folder) / "mesh.pickle"
@@ -150,7 +150,7 @@ def read_mesh_apart(path: Path, part: ShapePart = FACES) -> MeshFile:
 
 
 def main(path: str, result: str, part: str) -> None:
-    """Runs the child of `read_mesh_apart`: pickles the mesh, or its refusal, to `result`."""
+    """Run the child process of `read_mesh_apart`: pickle the mesh, or the RequestError, to `result`."""
     read: MeshFile | RequestError
     try:
         read = read_part(Path(path), ShapePart(*json.loads(part)))
@@ -160,10 +160,10 @@ def main(path: str, result: str, part: str) -> None:
 
 
 def read_part(path: Path, part: ShapePart = FACES) -> MeshFile:
-    """Read what of a mesh of any format shows a shape, at its last step.
+    """Read a shape from a mesh of any format, at its last step.
 
-    Faces are triangles and quadrilaterals; those of more corners become triangles. Arrays that are not numbers, or
-    have no row for each point, are left out. RequestError: as `whole_mesh`, or its points or faces are not usable.
+    Faces are triangles and quadrilaterals; faces with more corners become triangles. Arrays that are not numbers, or
+    lack a row for each point, are left out. RequestError: as for `whole_mesh`, or its points or faces are unusable.
     """
     mesh = whole_mesh(path, part)
     if part.at == "cells":
@@ -180,7 +180,7 @@ def read_part(path: Path, part: ShapePart = FACES) -> MeshFile:
 
 
 def _faces(path: Path, mesh: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return triangles (T, 3) and quadrilaterals (Q, 4) of the points of a mesh."""
+    """Return a mesh's triangles (T, 3) and quadrilaterals (Q, 4), as indices into its points."""
     block = Block("", mesh, {})
     if DIMENSIONS["surface"] not in block.dimensions:
         return np.empty((0, 3), int), np.empty((0, 4), int)
@@ -193,9 +193,9 @@ def _faces(path: Path, mesh: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def whole_mesh(path: Path, part: ShapePart = FACES) -> Any:
-    """Return the mesh of a file of any format, at its last step; of several blocks those that are meant, as one.
+    """Return the mesh of a file of any format at its last step; several blocks that match `part` are joined.
 
-    RequestError: as `read_blocks`, or none of its blocks is meant.
+    RequestError: as for `read_blocks`, or none of several blocks matches.
     """
     blocks = read_blocks(path, coordinates=part.coordinates)
     if len(blocks) == 1:
@@ -214,19 +214,19 @@ def whole_mesh(path: Path, part: ShapePart = FACES) -> Any:
     if len(wanted) == 1:
         return wanted[0].mesh
     several = import_pyvista().MultiBlock({block.name: block.mesh for block in wanted})
-    return several.combine(merge_points=path.suffix.lower() == ".stl")  # whose reader merges those of one solid
+    return several.combine(merge_points=path.suffix.lower() == ".stl")  # its reader merges a solid's points
 
 
 def _is_named(block: Block, patches: Iterable[str]) -> bool:
-    """Whether one of the names, with * for anything, is that of a block, or of the last part of its name."""
+    """Return whether a pattern (* matches anything) fits the block's name, or the last part of that name."""
     own = {block.name, block.name.rpartition("/")[2]}
     return any(name == pattern or fnmatch(name, pattern) for pattern in patches for name in own)
 
 
 def refuse_array(path: Path, name: str, own: FieldMap, at: str, there: Arrays, block: str = "") -> None:
-    """Refuses a file without the array of a field, or with another number of components. RequestError.
+    """Raise RequestError if the file lacks a field's array, or has it with another number of components.
 
-    there: {place: {array: components}} of the file.
+    there: the file's {location: {array: components}}.
     """
     other = "points" if at == "cells" else "cells"
     if own.array not in there[at]:
@@ -246,7 +246,7 @@ def refuse_array(path: Path, name: str, own: FieldMap, at: str, there: Arrays, b
 
 
 def _values(path: Path, block: str, mesh: Any, about: SetMap, at: str, count: int) -> dict[str, np.ndarray]:
-    """The map's fields (count, C) at the cells or the points of a mesh."""
+    """Return the map's fields (count, C) at the cells or the points of a mesh."""
     data = {"cells": mesh.cell_data, "points": mesh.point_data}
     there = {
         place: {name: own[name].reshape(len(own[name]), -1).shape[1] for name in list(own)}
@@ -297,15 +297,15 @@ def _point_set(path: Path, block: Block, about: SetMap) -> RawSet:
     centres = np.asarray(mesh.cell_centers(vertex=False).points)
     mesh = mesh.copy(deep=False)
     mesh.clear_data()
-    # VTK takes the volume of a degenerate polyhedron for a small negative number.
+    # VTK returns a small negative volume for a degenerate polyhedron.
     volume = np.abs(np.asarray(mesh.compute_cell_sizes(length=False, area=False)["Volume"]))
     if (flat := flat_cells(mesh, volume)).size:
         raise RequestError(
             "cells-without-volume",
-            f"{path} has cells of no volume" + (f" in {block.name}" if block.name else ""),
+            f"{path} has cells with no volume" + (f" in {block.name}" if block.name else ""),
             seen=f"{flat.size:,} of {mesh.n_cells:,} cells, the first at {np.round(centres[flat[0]], 4).tolist()}",
-            expected="a volume of each cell of a volume set",
-            fix="at: points      (in the map), or take them out in ParaView",
+            expected="a volume for each cell of a volume set",
+            fix="at: points      (in the map), or remove these cells in ParaView",
         )
     return RawSet(centres, fields, cell_volume=volume)
 
@@ -323,7 +323,7 @@ def _turn_over(path: Path, whole: RawSet, about: SetMap) -> bool:
     if about.normals != "outward":
         return about.normals == "flip"
     if path.name == openfoam.MESH or path.suffix == ".foam":
-        return True  # OpenFOAM's patches look out of the air, into the body
+        return True  # the normals of OpenFOAM's patches point out of the air, into the body
     assert whole.normals is not None
     assert whole.area is not None
     return looks_inwards(np.asarray(whole.points, np.float64), whole.normals * whole.area[:, None])

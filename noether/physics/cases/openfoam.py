@@ -1,7 +1,7 @@
-"""The folder of an OpenFOAM case: its meshes, the times with results, and results that lie elsewhere.
+"""The folder of an OpenFOAM case: its meshes, its times with results, and results in other folders.
 
-constant/polyMesh is the mesh of a case, constant/REGION/polyMesh that of each region; processor0, processor1, … hold
-the parts of a decomposed case (OpenFOAM User Guide, "Running applications in parallel").
+constant/polyMesh is the mesh of a case, constant/REGION/polyMesh that of a region; processor0, processor1, … hold the
+parts of a decomposed case (OpenFOAM User Guide, "Running applications in parallel").
 """
 
 import re
@@ -13,30 +13,30 @@ TIME, PROCESSOR = re.compile(r"\d+(\.\d+)?(e[-+]?\d+)?$"), re.compile(r"processo
 
 
 def folder_of(mesh: Path) -> Path:
-    """Return the folder of the case that a mesh is of."""
+    """Return the folder of a mesh's case."""
     return mesh.parents[2 if is_region(mesh) else 1]
 
 
 def is_region(mesh: Path) -> bool:
-    """Say if a mesh is that of one region of several."""
+    """Return whether a mesh belongs to one of several regions."""
     return mesh.name == MESH and mesh.parent.name != "constant"
 
 
 def meshes_in(folder: Path) -> list[Path]:
-    """Return the meshes of a case in `constant`: of its regions, or the one; of a decomposed case where it will be."""
+    """Return the meshes in a case's `constant`; for a decomposed case without any, the mesh's future path."""
     constant = folder / "constant"
     found = sorted(path for path in (constant / MESH, *constant.glob(f"*/{MESH}")) if path.is_dir())
     return found or ([constant / MESH] if _processors(folder) else [])
 
 
 def line_for(mesh: Path) -> str:
-    """Return the line that makes a decomposed case readable; "" if a mesh is of none."""
+    """Return the command that makes a decomposed case readable; "" if the case is not decomposed."""
     folder = folder_of(mesh) if mesh.name == MESH else mesh
     return f"reconstructParMesh -constant -case {quote(str(folder))}" if _processors(folder) else ""
 
 
 def elsewhere(mesh: Path) -> str:
-    """Say which results of a case are newer than the last time that is read, or that this one has none; or ""."""
+    """Describe results in processor folders newer than the last time read, or fields that this time lacks; or ""."""
     if mesh.name != MESH:
         return ""
     folder, region = folder_of(mesh), mesh.parent.name if is_region(mesh) else ""

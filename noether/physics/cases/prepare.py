@@ -1,4 +1,4 @@
-"""Prepares a folder of cases into the store: in parallel, each case whole or absent, current ones kept."""
+"""Prepare a folder of cases into the store: in parallel, each case complete or absent; up-to-date cases are kept."""
 
 import hashlib
 import json
@@ -36,18 +36,18 @@ from noether.physics.cases.tables import case_key, rows_by_case
 
 FOLDER = ".preparing"
 HEARTBEAT = 20.0
-EXPIRED = 200.0  # some heartbeats, and the minute for which a client of NFS may believe an old time of change
+EXPIRED = 200.0  # several heartbeats, plus the minute for which an NFS client may cache an old modification time
 
 
 @dataclass
 class Claims:
-    """This process's claims on the cases of a store, given back when the context is left. All share one map."""
+    """This process's claims on cases of a store, released when the context exits. All processes must use one map."""
 
     out: Path
     map_digest: str
     _held: dict[str, Path] = field(default_factory=dict)
     _watched: dict[tuple[Path, int], float] = field(default_factory=dict)
-    """Since when others' claims are seen with the time of change that they have."""
+    """When each claim of another process was first seen with its current modification time."""
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:
@@ -59,12 +59,12 @@ class Claims:
         self._ended.set()
         for case in list(self._held):
             self.release(case)
-        for path in (self.out / FOLDER).iterdir():  # of processes that died once their cases were whole
+        for path in (self.out / FOLDER).iterdir():  # left by processes that died after completing their cases
             if _is_gone(_content(path)):
                 path.unlink(missing_ok=True)
 
     def take(self, case: str) -> bool:
-        """Claims a case; False where another process has it. RequestError: that process has another map."""
+        """Claim a case; return False if another process holds it. RequestError: that process uses another map."""
         there = self._on(case)
         if there and not self._is_dead(there[-1]):
             return False
@@ -78,23 +78,23 @@ class Claims:
         return True
 
     def release(self, case: str) -> None:
-        """Removes a claim of this process, and the dead ones before it."""
+        """Remove this process's claim on a case, and the stale claims before it."""
         if held := self._held.pop(case, None):
             for number in range(int(held.name.rpartition("-")[2]), 0, -1):
                 self._path(case, number).unlink(missing_ok=True)
 
     def refuse(self, case: str, error: RequestError) -> None:
-        """Tells the others that a case of this process is broken; the claim is kept to say so."""
+        """Record in this process's claim that its case is broken, for other processes; the claim is kept."""
         path = self._held[case]
         path.write_text(json.dumps({**json.loads(path.read_text()), "refused": error.parts}))
 
     def refusal(self, case: str) -> RequestError | None:
-        """What another process found wrong with a case."""
+        """Return the error that another process recorded for a case, if any."""
         refused = (_content(path).get("refused") for path in self._on(case))
         return next((RequestError(**parts) for parts in refused if parts), None)
 
     def _on(self, case: str) -> list[Path]:
-        """The claims on a case: the last is of who makes it, those before are of processes that died."""
+        """Return the claims on a case: the last is the current holder's; earlier ones are of processes that died."""
         return list(takewhile(Path.exists, (self._path(case, number) for number in count(1))))
 
     def _path(self, case: str, number: int) -> Path:
@@ -105,7 +105,7 @@ class Claims:
         try:
             changed = path.stat().st_mtime_ns
         except FileNotFoundError:
-            return False  # Released: the next look says what became of the case.
+            return False  # Released: the next look finds the case's state.
         if _is_gone(content):
             return True
         now = time.monotonic()
@@ -126,7 +126,7 @@ class Claims:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """What a claim says; empty where it is gone, or being written."""
+    """Return a claim's contents; {} if it is gone, or being written."""
     try:
         return dict(json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -134,25 +134,25 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _is_gone(content: Mapping[str, Any]) -> bool:
-    """Whether the process of a claim has ended for certain."""
+    """Return whether a claim's process has certainly ended."""
     return bool(content) and was_alive(*(content[key] for key in ("host", "boot", "pid", "started"))) is False
 
 
 Job = CaseJob | CarJob
-"""A case to prepare, whatever reads it: meshes by a map, or a data set's own files."""
+"""A case to prepare: from meshes by a map, or from a data set's own files."""
 LOOK_AGAIN = 1.0  # seconds between looks at the cases that other processes prepare
-SHOWN = 5  # unknown names of a split
+SHOWN = 5  # unknown names shown per split
 NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test", "validation": "validation",
          "val": "validation", "valid": "validation"}  # fmt: skip
 
 
 @dataclass
 class PreparedCases:
-    """What a preparation did.
+    """The result of a preparation.
 
-    cases: {case: its case.json} of all that are there. Cases that were made: by this process; kept: were there before;
-    others: made meanwhile by other processes. broken: the cases that were refused, with the reason; notes: what of the
-    files is in no set, or not read.
+    cases: {case: its case.json} of all complete cases; made, kept, others: numbers of cases made by this process, up to
+    date before, and made meanwhile by other processes; broken: the refused cases, with the reason; notes: contents of
+    the files that are in no set, or not read.
     """
 
     cases: dict[str, Any] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class PreparedCases:
     skip_broken: bool = True
 
     def refuse(self, case: str, error: RequestError) -> None:
-        """Notes that a case is broken. RequestError: such cases are not skipped."""
+        """Record that a case is broken. RequestError: broken cases are not skipped."""
         self.broken[case] = error
         if not self.skip_broken:
             raise skippable(error)
@@ -175,9 +175,9 @@ class PreparedCases:
 def plan_cases(
     root: Path, out: Path, about: CaseMap, workers: int = 1, *, skip_broken: bool = True
 ) -> tuple[list[Job], dict[str, Any], list[str]]:
-    """Return the cases to make, what is there and current, {case: its case.json}, and what is not read, in words.
+    """Return the cases to make, the up-to-date ones, {case: its case.json}, and descriptions of files not read.
 
-    RequestError as `find_cases`, and, where broken cases are not to be skipped, `refuse_at_once`.
+    RequestError as for `find_cases` and, if broken cases are not to be skipped, `refuse_at_once`.
     """
     jobs: list[Job] = []
     there = {}
@@ -196,7 +196,7 @@ def plan_cases(
 
 
 def _unread(root: Path, about: CaseMap, jobs: Sequence[Job]) -> list[str]:
-    """Say which files of the folder a map reads nothing of."""
+    """Describe the files of the folder from which a map reads nothing."""
     files, taken = list_files(root) if about.reader == "meshes" else [], set[str]()
     for job in jobs:
         if isinstance(job, CaseJob):
@@ -212,7 +212,7 @@ def _unread(root: Path, about: CaseMap, jobs: Sequence[Job]) -> list[str]:
 
 
 def _left_out(cases: Mapping[str, Any]) -> list[str]:
-    """Say what of the cases' files is in no set, and which results lie elsewhere, each once for all cases."""
+    """Describe the contents of the cases' files that are in no set, and results elsewhere, once for all cases."""
     left: dict[str, dict[str, dict[tuple[str, str], int]]] = {}
     elsewhere: dict[str, list[str]] = {}
     for case, made in cases.items():
@@ -234,11 +234,11 @@ def _current(job: Job) -> dict[str, Any] | None:
 def prepare_cases(
     root: Path, out: Path, map_text: str, map_name: str, *, workers: int, skip_broken: bool, progress: Progress = silent
 ) -> PreparedCases:
-    """Makes the cases that the store lacks, and `dataset.json`.
+    """Make the cases that the store lacks, and `dataset.json`.
 
-    map_name: what the map is called in errors; skip_broken: leaves out the cases that are refused, and names them, in
-    place of ending with the first; progress: called with (cases done, cases in all). RequestError: the map does not
-    fit, a case is broken, or the folder cannot be written.
+    map_name: the map's name in errors; skip_broken: leave out and name the refused cases instead of raising the first
+    error; progress: called with (cases done, cases in all). RequestError: the map does not fit, a case is broken, or
+    the folder cannot be written.
     """
     about = parse_map(map_text, map_name)
     # First, so that a wrong path leaves nothing behind.
@@ -251,7 +251,7 @@ def prepare_cases(
             while left := [job for job in jobs if job.case not in cases and job.case not in done.broken]:
                 for job, result in surviving_map(make, _claimed(left, claims, done), min(workers, len(left))):
                     if isinstance(result, RequestError):
-                        # An earlier map or file made this one: it is out of date.
+                        # A folder made from an earlier map or file is out of date.
                         shutil.rmtree(case_folder(out, job.case), ignore_errors=True)
                         refused = of_case(job.case, result)
                         claims.refuse(job.case, refused)
@@ -266,7 +266,7 @@ def prepare_cases(
                     time.sleep(LOOK_AGAIN)
         if not cases:
             raise next(iter(done.broken.values()))
-        alone = cases_in_another_unit(cases)  # Or really so large, which only the user knows.
+        alone = cases_in_another_unit(cases)  # Only the user knows if they really are so large.
         done.broken |= alone if skip_broken else {}
         done.cases = {case: cases[case] for case in sorted(cases.keys() - done.broken, key=partial(in_order, about))}
         if about.reader == "shapenet_car":
@@ -284,13 +284,13 @@ def prepare_cases(
 
 
 def _claimed(jobs: Sequence[Job], claims: Claims, done: PreparedCases) -> Iterator[Job]:
-    """Yields the cases that this process is to make, each once it is claimed; notes what others made or refused."""
+    """Claim and yield the cases that this process is to make; record those that other processes made or refused."""
     for job in jobs:
         refused = claims.refusal(job.case)
         taken = not refused and not _current(job) and claims.take(job.case)
         if refused:
             done.refuse(job.case, refused)
-        elif made := _current(job):  # perhaps by a process that gave its claim back between the two looks
+        elif made := _current(job):  # perhaps by a process that released its claim between the two checks
             done.cases[job.case] = made
             done.others += 1
             claims.release(job.case)
@@ -300,7 +300,7 @@ def _claimed(jobs: Sequence[Job], claims: Claims, done: PreparedCases) -> Iterat
 
 @contextmanager
 def _writing_to(out: Path) -> Iterator[None]:
-    """Removes what killed processes left, and says as a RequestError where the disk refuses."""
+    """Remove the partial folders of killed processes, and turn an OSError in the context into a RequestError."""
     try:
         (out / "cases").mkdir(parents=True, exist_ok=True)
         with locked(out, "cases/.*.partial"):
@@ -313,11 +313,11 @@ def _writing_to(out: Path) -> Iterator[None]:
 
 
 def split_cases(about: CaseMap, cases: Sequence[str], root: Path) -> dict[str, list[str]]:
-    """Returns {train, validation, test}: the cases of each, in their natural order.
+    """Return {train, validation, test}: the cases of each, in their natural order.
 
-    A fraction is of all cases, drawn by the seed, whatever their order. Names in lists that are not among the cases are
+    A fraction of all cases is drawn with the seed, independently of their order. Names in lists that are not cases are
     left out. With `step: each`, all steps of a run are in the same split. RequestError: a list's file or the column
-    cannot be read, a case is in two lists, or too few remain.
+    cannot be read, a case is in two lists, too few cases remain, or no run is left for validation.
     """
     runs: dict[str, list[str]] = {}
     for case in cases:
@@ -326,9 +326,9 @@ def split_cases(about: CaseMap, cases: Sequence[str], root: Path) -> dict[str, l
     if about.step == "each" and not chosen["validation"]:
         raise RequestError(
             "no-run-held-out",
-            "no run is held out to validate on: training would hold out single steps of runs that it learns from",
+            "no run is held out for validation: training would hold out single steps of runs that it learns from",
             seen=f"split.validation: {about.split.validation}" if not about.split.column else "no run for validation",
-            expected="runs of their own for validation, with step: each",
+            expected="separate runs for validation, with step: each",
             fix="split: {test: 0.15, validation: 0.1}      (in the map)",
         )
     return {name: [case for run in own for case in runs[run]] for name, own in chosen.items()}
@@ -356,7 +356,7 @@ def _split_runs(about: SplitMap, runs: Sequence[str], root: Path) -> dict[str, l
     held = {*chosen["test"], *chosen["validation"]}
     train = [case for case in ordered if case not in held]
     if len(train) < 2 or not chosen["test"]:
-        fraction = 0.1 if len(ordered) > 3 else 0  # of three, none is left to validate with
+        fraction = 0.1 if len(ordered) > 3 else 0  # with three cases, none is left for validation
         raise RequestError(
             "too-few-cases",
             "there are too few cases for this split",
@@ -368,7 +368,7 @@ def _split_runs(about: SplitMap, runs: Sequence[str], root: Path) -> dict[str, l
 
 
 def _names_in(value: float | list[str] | str, root: Path) -> list[str]:
-    """The cases that a list names, or a file with one a line; a fraction names none."""
+    """Return the cases named by a list, or by a file with one per line; [] for a fraction."""
     if not isinstance(value, str):
         return value if isinstance(value, list) else []
     path = root / value
@@ -379,13 +379,13 @@ def _names_in(value: float | list[str] | str, root: Path) -> list[str]:
 
 
 def unknown_names(about: CaseMap, cases: Sequence[str], root: Path) -> list[str]:
-    """Says which names in the lists of a split are of no case, each with the nearest that is."""
+    """Describe the names in a split's lists that are not cases, each with the nearest case."""
     words, there = [], {run_of(about, case) for case in cases}
     for name, value in (("test", about.split.test), ("validation", about.split.validation)):
         named = [] if about.split.column else _names_in(value, root)
         if unknown := [case for case in named if case and case not in there]:
             near = [(case, nearest(case, there)) for case in unknown[:SHOWN]]
-            said = [f"{case} (is it {meant}?)" if meant else case for case, meant in near]
+            said = [f"{case} (did you mean {meant}?)" if meant else case for case, meant in near]
             words.append(f"split.{name} names no case: {first_of(said + unknown[SHOWN:], SHOWN)}")
     return words
 
@@ -397,7 +397,7 @@ def _by_column(about: SplitMap, ordered: Sequence[str], root: Path) -> dict[str,
         own = [row.get(about.column or "", "") for row in rows.get(case_key(case), [])]
         name = NAMES.get(own[0].lower()) if len(own) == 1 else None
         if name is None:
-            raise RequestError("case-without-split", f"{about.file} does not say where case {case} belongs",
+            raise RequestError("case-without-split", f"{about.file} does not state which split case {case} is in",
                                seen=", ".join(own) or f"no row with {case} in column {about.row!r}",
                                expected="train, validation or test")  # fmt: skip
         found[name].append(case)

@@ -1,7 +1,7 @@
-"""Chooses batch and length of a run from the prepared cases it learns from.
+"""Choose the batch and length of a run from the prepared cases that it learns from.
 
-The numbers are for five minutes of two cores with `mlp`; benchmarks/results/2026-11-25-surrogates-*.json and
-2026-11-26-mlp-lengths.json say what they were measured on.
+The numbers are for five minutes on two cores with `mlp`; benchmarks/results/2026-11-25-surrogates-*.json and
+2026-11-26-mlp-lengths.json describe the measurements.
 """
 
 import json
@@ -14,25 +14,25 @@ from typing import Any
 from noether.common.safe_open import read_plain
 from noether.config.recipe import Recipe
 
-LARGEST_BATCH, OTHER_BATCH = 16, 8  # of mlp, and of the other models
-# An update of mlp on two cores: what it costs whatever is drawn, and each 1,024 points (64 of each set of 16 cases).
+LARGEST_BATCH, OTHER_BATCH = 16, 8  # for mlp, and for the other models
+# An update of mlp on two cores: its fixed cost, and the cost per 1,024 points (64 of each set of 16 cases).
 SECONDS, UPDATE_SECONDS, POINTS_SECONDS = 300, 0.012, 0.020
 EPOCHS, FEWEST_UPDATES = 100, 1000
-"""Of the other models, whose updates are larger: each sees a case so many times."""
+"""For the other models, whose updates are larger: epochs, and the least number of updates."""
 
 
 @dataclass(frozen=True)
 class CasesToLearn:
-    """What a recipe follows from: cases to train on, and sets of points with fields."""
+    """The inputs of a recipe: the numbers of training cases and of sets of points with fields."""
 
     training: int = 100
     sets: int = 1
 
 
 def choose_recipe(known: CasesToLearn | None, model: str, batch: int | None = None) -> Recipe:
-    """Chooses for a model (`model.kind`) and cases, or usual ones where none are known; `batch`: one that is given.
+    """Choose the recipe for a model (`model.kind`) and cases, or typical ones if None; `batch` overrides the choice.
 
-    The chosen batch is a power of two, so that it can be shared by as many ranks, and fits into the training split.
+    The chosen batch is a power of two, so that ranks can share it evenly, and fits into the training split.
     """
     cases, largest = known or CasesToLearn(), LARGEST_BATCH if model == "mlp" else OTHER_BATCH
     batch = batch or min(largest, 2 ** (max(cases.training, 1).bit_length() - 1))
@@ -46,7 +46,7 @@ def choose_recipe(known: CasesToLearn | None, model: str, batch: int | None = No
 
 
 def recipe_for(dataset: Mapping[str, Any], root: Any, model: str, batch: int | None) -> Recipe:
-    """Return the recipe for a run's `dataset` section, `dataset_root` and `model.kind`; batch: one that is given."""
+    """Return the recipe for a run's `dataset` section, `dataset_root`, `model.kind` and given batch, if any."""
     if dataset.get("kind") != "cases":
         return replace(choose_recipe(None, model, batch), of_the_data=False)
     known = _read_cases(root, dataset.get("validation_fraction", 0.1)) if isinstance(root, str | Path) else None
@@ -54,7 +54,7 @@ def recipe_for(dataset: Mapping[str, Any], root: Any, model: str, batch: int | N
 
 
 def _read_cases(root: str | Path, held_out: Any) -> CasesToLearn | None:
-    """Reads `dataset.json`. None where it is not one: the check of the data, which comes next, says what is wrong."""
+    """Read `dataset.json`. Return None if it is invalid: the check of the data, which comes next, reports why."""
     try:
         content = json.loads(read_plain(Path(root).expanduser() / "dataset.json"))
         splits = content["splits"]

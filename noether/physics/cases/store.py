@@ -1,7 +1,7 @@
 """The store of prepared cases: a folder for each case, a packed file for each of its sets, points in random order.
 
-`OUT/cases/<case>/<set>.safetensors` holds the arrays of one set, a row for each point; `case.json` beside it holds
-the case's numbers, what its arrays span, and from what it was made. A folder gets its name when it is whole.
+`OUT/cases/<case>/<set>.safetensors` holds the arrays of one set, a row for each point; `case.json` beside it holds the
+case's numbers, its arrays' ranges, and the digest of its sources. A folder gets its final name when it is complete.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from noether.core.data.packed import Spec, digest_of, packed_writer, recorded_di
 from noether.core.data.shared_work import Progress, cache_root, locked, partial_name
 
 CASE_FILE = "case.json"
-FORMAT_VERSION = 3  # raise it when the same map gives other files
+FORMAT_VERSION = 3  # increase it when the same map gives different files
 BLOCK_ROWS = 262_144
 FLOAT = np.dtype("<f4")
 WHOLE = np.dtype("<i4")
@@ -34,9 +34,9 @@ Step = Callable[[np.ndarray], np.ndarray]
 
 @dataclass
 class Column:
-    """One array of a set: the source's rows (N, C) or (N,), what is done to them, and the range of those returned.
+    """One array of a set: its source rows (N, C) or (N,), their conversion, and the range of the rows returned.
 
-    where: names the array in errors; step: from a block of source rows in float64 to the store's numbers.
+    where: the array's name in errors; step: converts a block of source rows in float64 to the store's numbers.
     """
 
     source: np.ndarray
@@ -47,7 +47,7 @@ class Column:
     high: np.ndarray = field(default_factory=lambda: np.array(-np.inf), init=False)
 
     def rows(self, order: np.ndarray) -> np.ndarray:
-        """The given rows as the store has them. RequestError: some are not finite."""
+        """Return the given rows, converted for the store. RequestError: some are not finite."""
         block = self.step(self.source[order].astype(np.float64))
         finite = np.isfinite(block)
         if not finite.all():
@@ -58,24 +58,24 @@ class Column:
         return np.ascontiguousarray(block, self.dtype)
 
     def span(self) -> dict[str, Any]:
-        """Components of the rows returned so far, with the smallest and largest value of each."""
+        """Return the number of components of the rows returned so far, and the range of each component."""
         low, high = (np.atleast_1d(side).tolist() for side in (self.low, self.high))
         return {"components": len(low), "low": low, "high": high}
 
 
 def case_folder(out: Path, case: str) -> Path:
-    """The folder of a case; a case named after folders within folders has them joined by "-"."""
+    """Return the folder of a case; "/" in the names of nested cases becomes "-"."""
     return out / "cases" / case.replace("/", "-")
 
 
 def set_file(out: Path, case: str, name: str) -> Path:
-    """The packed file of one set of a case."""
+    """Return the path of the packed file of a case's set."""
     return case_folder(out, case) / f"{name}.safetensors"
 
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """Yields a new folder, which replaces what is at `final` when the context is left without an exception."""
+    """Yield a new folder, which replaces `final` if the context exits without an exception."""
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = final.with_name(partial_name(final.name))
     partial.mkdir()
@@ -90,10 +90,10 @@ def whole_folder(final: Path) -> Iterator[Path]:
 def write_set(
     folder: Path, case: str, name: str, columns: Mapping[str, Column], rows: int, most: int | None = None
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Writes one set's arrays by key, in an order that follows from the names of case and set, a block at a time.
+    """Write one set's arrays by key, block by block, in a random order seeded by the names of case and set.
 
-    Returns what `case.json` says of the set, and the source's rows, at most `most`, in the order in which they were
-    kept. RequestError: an array has values that are not finite.
+    Return the set's entry in `case.json`, and the indices of the source rows kept, at most `most`, in the stored order.
+    RequestError: an array has values that are not finite.
     """
     kept = min(rows, most or rows)
     rng = np.random.default_rng(zlib.crc32(f"{case}/{name}".encode()))
@@ -113,7 +113,7 @@ def write_set(
 
 
 def write_faces(folder: Path, name: str, faces: np.ndarray, order: np.ndarray) -> None:
-    """Writes the faces (F, C) of a set, of indices into the source's rows; `order` is what `write_set` returned."""
+    """Write the faces (F, C) of a set, given as indices into the source's rows; order: as returned by `write_set`."""
     kept = np.empty(len(order), WHOLE)
     kept[order] = np.arange(len(order), dtype=WHOLE)
     with packed_writer(folder / f"{name}.faces.safetensors", {"faces": Spec(WHOLE, faces.shape)}, {}) as write:
@@ -121,7 +121,7 @@ def write_faces(folder: Path, name: str, faces: np.ndarray, order: np.ndarray) -
 
 
 def read_case_file(folder: Path) -> dict[str, Any] | None:
-    """What `case.json` says, or None where the case is not whole."""
+    """Return the contents of `case.json`; None if the case is incomplete, unreadable or of another format version."""
     try:
         about = json.loads((folder / CASE_FILE).read_text())
         whole = all((folder / name).stat().st_size == own["size"] for name, own in about["files"].items())
@@ -131,7 +131,7 @@ def read_case_file(folder: Path) -> dict[str, Any] | None:
 
 
 def write_case_file(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """Writes `case.json`, with size and SHA-256 of the files beside it, and returns it. OSError: it cannot be."""
+    """Write `case.json` with size and SHA-256 of the files beside it; return its contents. OSError: cannot write."""
     files = {path.name: {"size": path.stat().st_size, "sha256": recorded_digest(path)}
              for path in sorted(folder.glob("*.safetensors"))}  # fmt: skip
     whole = {"format_version": FORMAT_VERSION, "files": files, **about}
@@ -140,7 +140,7 @@ def write_case_file(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_missing(out: Path | None) -> RequestError:
-    """The refusal of a folder that `noether data prepare` did not make."""
+    """Return the error for a folder that `noether data prepare` did not make."""
     seen = "no dataset.json" if out and out.is_dir() else f"no folder {out.absolute()}" if out else "dataset_root=null"
     return RequestError(
         "no-prepared-cases",
@@ -152,7 +152,7 @@ def refuse_missing(out: Path | None) -> RequestError:
 
 
 Stamp = list[int]
-"""Size, time of change of the content, and of the inode, which no program sets."""
+"""A file's size, modification time, and inode change time, which no program can set."""
 
 
 @dataclass(frozen=True)
@@ -165,10 +165,10 @@ class _File:
 
 
 def verify_cases(root: Path, metadata: Mapping[str, Any], progress: Progress, workers: int) -> None:
-    """Refuses prepared cases of which a file is not as it was written.
+    """Check the digest of every file of the prepared cases; raise RequestError if any differs.
 
-    metadata: what `dataset.json` says; progress: called with (files read, files to read); workers: threads that read.
-    RequestError: naming the first damaged cases, with the lines that make them again.
+    metadata: contents of `dataset.json`; progress: called with (files read, files to read); workers: reading threads.
+    The error names the first damaged cases, with the command that removes them, to be prepared again.
     """
     damaged = []
     with _remembered(root, metadata["sha256"]) as intact, ThreadPoolExecutor(workers) as threads:
@@ -187,7 +187,7 @@ def verify_cases(root: Path, metadata: Mapping[str, Any], progress: Progress, wo
         "case-damaged",
         f"{len(cases)} prepared case{'s are' if len(cases) > 1 else ' is'} damaged: {first_of(cases, 5)}",
         seen="\n".join(str(file.path) for file in damaged[:5]) + " with another SHA-256 than dataset.json records",
-        expected="the files as `noether data prepare` wrote them",
+        expected="the unmodified files that `noether data prepare` wrote",
         fix=f"rm -r {folders}, and prepare again with the same map      (complete cases are kept), or copy them again",
     )
 
@@ -197,7 +197,7 @@ def _files(root: Path, metadata: Mapping[str, Any]) -> Iterator[_File]:
     for case in used:
         for name, own in metadata["cases"][case]["files"].items():
             path = case_folder(root, case) / name
-            with suppress(FileNotFoundError):  # `check_cases` has said what is missing
+            with suppress(FileNotFoundError):  # `check_cases` has already reported missing files
                 about = path.stat()
                 stamp = [about.st_size, about.st_mtime_ns, about.st_ctime_ns]
                 yield _File(case, path, str(path.relative_to(root)), own["sha256"], stamp)
@@ -211,12 +211,12 @@ def _is_intact(file: _File) -> bool:
 
 @contextmanager
 def _remembered(root: Path, digest: str) -> Iterator[dict[str, Stamp]]:
-    """Yields which files were intact at which stamp, and keeps what is added. Without a cache nothing is remembered."""
+    """Yield the stamps of files found intact, and save additions; without a usable cache nothing is remembered."""
     place = hashlib.sha256(f"{root.resolve()}\n{digest}".encode()).hexdigest()[:32]
     with ExitStack() as held:
         record: Path | None = None
         intact: dict[str, Stamp] = {}
-        with suppress(OSError, RequestError, ValueError, TypeError):  # no home folder, or one that cannot be written
+        with suppress(OSError, RequestError, ValueError, TypeError):  # no home folder, or not writable
             folder = cache_root() / "noether" / "verified"
             held.enter_context(locked(folder))
             record = folder / f"{place}.json"

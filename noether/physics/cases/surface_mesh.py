@@ -1,7 +1,7 @@
-"""Geometry of a surface mesh: areas and normals of faces and points, the force of a pressure, its frontal area.
+"""Geometry of a surface mesh, without VTK: areas and normals of faces and points, pressure force, frontal area.
 
-Faces are (F, 3) triangles or (F, 4) quadrilaterals of indices into points (N, 3), or polygons of any numbers of
-corners back to back, wound counter-clockwise seen from outside. Lengths are in metres. Without VTK.
+Faces are (F, 3) triangles or (F, 4) quadrilaterals of indices into points (N, 3), or polygons with any number of
+corners, concatenated; they are wound counter-clockwise seen from outside. Lengths are in metres.
 """
 
 from collections.abc import Iterator
@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Faces = NDArray[np.int64]
 
-# The two nodes of Gauss's rule on 0..1: exact for the products of bilinear functions that a quad's integral has.
+# The two nodes of Gauss's rule on 0..1: exact for the products of bilinear functions in a quad's integral.
 GAUSS_NODES = (0.5 - 0.5 / np.sqrt(3), 0.5 + 0.5 / np.sqrt(3))
 FRONTAL_PIXELS = 600
-FLAT = 1e-6  # of what a surface's faces would enclose if they looked away from its middle
+FLAT = 1e-6  # relative to the volume enclosed if all faces looked away from the surface's middle
 BLOCK_FACES = 200_000
 
 
 def triangles(faces: Faces) -> Faces:
-    """The faces as triangles (T, 3): quadrilaterals are cut along one diagonal."""
+    """Return the faces as triangles (T, 3), cutting quadrilaterals along one diagonal."""
     return faces if faces.shape[1] == 3 else np.concatenate([faces[:, [0, 1, 2]], faces[:, [0, 2, 3]]])
 
 
 def area_vectors(points: Array, faces: Faces) -> Array:
-    """The vector area (F, 3) of each face: its area along its normal."""
+    """Return the vector area (F, 3) of each face: its area along its normal."""
     corners = points[faces]
     if faces.shape[1] == 3:
         return 0.5 * np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
@@ -36,21 +36,21 @@ def area_vectors(points: Array, faces: Faces) -> Array:
 
 
 def oriented(points: Array, faces: Faces) -> Faces:
-    """The faces turned over as a whole if they are wound to look inwards."""
+    """Return the faces, all reversed if together they are wound to look inwards."""
     inwards = looks_inwards(points[faces].mean(axis=1), area_vectors(points, faces))
     return np.ascontiguousarray(faces[:, ::-1]) if inwards else faces
 
 
 def point_areas(points: Array, faces: Faces) -> tuple[Array, Array]:
-    """Area (N,) and unit outward normal (N, 3) of each point; a point that no face uses has area 0.
+    """Return the area (N,) and unit outward normal (N, 3) of each point; a point that no face uses has area 0.
 
-    The length of a point's sum of `shared_among_corners` is its area: then Σ f(x) n dA over the points is the integral
-    of f n over the mesh by the corners' means, and closed meshes sum to zero exactly.
+    A point's area is the length of its vector from `shared_among_corners`: then Σ f(x) n dA over the points is the
+    integral of f n over the mesh by the corners' means, and closed meshes sum to zero exactly.
     """
     vectors = area_vectors(points, faces)
     offsets = np.arange(0, faces.size + 1, faces.shape[1])
     areas, normals = areas_and_normals(shared_among_corners(len(points), faces.ravel(), offsets, vectors))
-    # Where the faces round a point cancel, as on a fold, any of their normals stands for them.
+    # If the faces around a point cancel, as on a fold, one of their normals is used.
     for face in np.flatnonzero((areas[faces] == 0).any(axis=1)):
         flat = faces[face][areas[faces[face]] == 0]
         normals[flat] = vectors[face] / max(np.linalg.norm(vectors[face]), np.finfo(np.float64).tiny)
@@ -58,10 +58,10 @@ def point_areas(points: Array, faces: Faces) -> tuple[Array, Array]:
 
 
 def polygon_geometry(points: np.ndarray, corners: np.ndarray, offsets: np.ndarray) -> tuple[Array, Array]:
-    """Centres (F, 3) and vector areas (F, 3) of polygons; a polygon is cut into triangles about its corners' mean.
+    """Return centres (F, 3) and vector areas (F, 3) of polygons, cut into triangles about their corners' mean.
 
-    It is how OpenFOAM computes its face centres and face areas (primitiveMesh), so sums over faces agree with its own.
-    points: (N, 3); corners: the polygons' corners, back to back; offsets: (F + 1,) where each polygon begins in them.
+    OpenFOAM computes face centres and areas in the same way (primitiveMesh), so sums over faces agree with its own.
+    points: (N, 3); corners: the polygons' corners, concatenated; offsets: (F + 1,), the start of each polygon there.
     """
     count = len(offsets) - 1
     centres, vectors = np.empty((count, 3)), np.empty((count, 3))
@@ -89,17 +89,17 @@ def polygon_geometry(points: np.ndarray, corners: np.ndarray, offsets: np.ndarra
 
 
 def shared_among_corners(count: int, corners: np.ndarray, offsets: np.ndarray, vectors: Array) -> Array:
-    """Vector areas (count, 3) of points: each polygon shares its own equally among its corners."""
+    """Return vector areas (count, 3) of points: each polygon's vector is shared equally among its corners."""
     numbers = np.diff(offsets)
     shares = np.repeat(vectors / np.maximum(numbers, 1)[:, None], numbers, axis=0)
     return np.stack([np.bincount(corners, shares[:, axis], minlength=count) for axis in range(3)], axis=-1)
 
 
 def looks_inwards(centres: Array, vectors: Array) -> bool:
-    """Whether a surface's normals point to its inside, by the sign of the volume it encloses seen from its middle.
+    """Return whether a surface's normals point inwards, by the sign of its enclosed volume as seen from its middle.
 
-    It holds for a body that is open underneath, or cut at a plane of symmetry, too. A flat surface, which encloses what
-    rounding leaves of nothing, looks where its faces do.
+    This also works for a body that is open underneath or cut at a plane of symmetry. A flat surface, which encloses
+    only rounding errors, does not count as inwards.
     """
     weights = np.linalg.norm(vectors, axis=1)
     away = centres - weights @ centres / max(float(weights.sum()), np.finfo(float).tiny)
@@ -107,17 +107,17 @@ def looks_inwards(centres: Array, vectors: Array) -> bool:
 
 
 def areas_and_normals(vectors: Array) -> tuple[Array, Array]:
-    """Lengths (F,) and unit directions (F, 3); the direction of a vector of no length is zero."""
+    """Return the vectors' lengths (F,) and unit directions (F, 3); a zero vector has direction zero."""
     areas = np.linalg.norm(vectors, axis=1)
     return areas, vectors / np.maximum(areas, np.finfo(float).tiny)[:, None]
 
 
 def pressure_force(points: Array, faces: Faces, pressure: Array) -> tuple[Array, Array]:
-    """Force (3,) in N and moment about the origin (3,) in N·m of a pressure (N,) in Pa on the mesh.
+    """Return the force (3,) in N and moment about the origin (3,) in N·m of a pressure (N,) in Pa on the mesh.
 
-    −∮ p n dA and −∮ p x × n dA with position and pressure bilinear on each quadrilateral, by Gauss's rule of
-    2 × 2 nodes (triangles: linear, by the midpoints of the edges). It is the best that the mesh allows, and what
-    the sum over points is measured against.
+    −∮ p n dA and −∮ p x × n dA with position and pressure bilinear on each quadrilateral, by Gauss's rule with
+    2 × 2 nodes (triangles: linear, by the midpoints of the edges). This is the best that the mesh allows, and the
+    reference for the sum over points.
     """
     corners, values = points[faces], pressure[faces]
     force, moment = np.zeros(3), np.zeros(3)
@@ -129,7 +129,7 @@ def pressure_force(points: Array, faces: Faces, pressure: Array) -> tuple[Array,
 
 
 def _quadrature(points: Array, faces: Faces) -> Iterator[tuple[Array, Array]]:
-    """Weights (C,) of the corners at each node, and n dA (F, 3) there with the node's own weight."""
+    """Yield the corners' weights (C,) at each quadrature node, and n dA (F, 3) there times the node's weight."""
     if faces.shape[1] == 3:
         for opposite in np.eye(3):
             yield (1 - opposite) / 2, area_vectors(points, faces) / 3
@@ -144,9 +144,9 @@ def _quadrature(points: Array, faces: Faces) -> Iterator[tuple[Array, Array]]:
 
 
 def frontal_area(points: Array, faces: Faces, wind: Array | None = None) -> float:
-    """Area in m² of the mesh's shadow along the wind, z where none is given, as cars are measured.
+    """Return the area in m² of the mesh's shadow along the wind, or along z if None, as cars are measured.
 
-    The shadow is painted on a grid of FRONTAL_PIXELS along its longer side: parts that hide each other count once.
+    The shadow is drawn on a grid with FRONTAL_PIXELS along its longer side: overlapping parts are counted once.
     """
     flat = (points if wind is None else across(points, wind))[triangles(faces)][:, :, :2]
     low, high = flat.min(axis=(0, 1)), flat.max(axis=(0, 1))
@@ -169,7 +169,7 @@ def frontal_area(points: Array, faces: Faces, wind: Array | None = None) -> floa
     first = np.maximum(first, 0)
     painted = (turn != 0) & (last >= first).all(axis=1)
     single = (first == last).all(axis=1)
-    one = np.flatnonzero(painted & single)  # Of a fine mesh nearly all: at once.
+    one = np.flatnonzero(painted & single)  # Nearly all of a fine mesh: at once.
     x, y = first[one[inside(one, *first[one].T)]].T
     covered[x, y] = True
     for t in np.flatnonzero(painted & ~single):
@@ -180,10 +180,10 @@ def frontal_area(points: Array, faces: Faces, wind: Array | None = None) -> floa
 
 @dataclass(frozen=True)
 class Holes:
-    """The openings of a surface: edges that only one face has, how many holes they bound, and their area in m².
+    """The openings of a surface: edges with only one face, the number of holes they bound, and their area in m².
 
-    against: edges whose two faces are wound against each other; twice: faces that are there more than once; inwards:
-    of several closed parts those that look inwards, as a cavity does and a body that is inside out.
+    against: edges whose two faces are wound against each other; twice: duplicated faces; inwards: closed parts that
+    look inwards, such as a cavity or a body that is inside out.
     """
 
     edges: int
@@ -195,11 +195,11 @@ class Holes:
 
 
 def find_holes(points: Array, faces: Faces, box: tuple[Array, Array] | None = None) -> Holes:
-    """Finds where a surface is open, or wound two ways. A closed surface has no edge that only one face has.
+    """Find where a surface is open or wound inconsistently. In a closed surface every edge has at least two faces.
 
-    Faces meet where their corners lie at the same places, as those of several patches do that share no points.
-    The area of a hole is that of the fan from the middle of its rim: exact for flat, convex holes. A hole whose rim
-    lies in one face of a `box` (its low and high corner), such as the ground, is closed by it, and no hole.
+    Faces meet where their corners have equal positions, even if they share no points, as between patches. The area of
+    a hole is the area of the fan from the middle of its rim: exact for flat, convex holes. A hole whose rim is in one
+    face of a `box` (its low and high corners), such as the ground, is closed by that face and not counted.
     """
     directed, uses, ways = _edges(faces, len(points))
     if (uses == 1).any():
@@ -218,7 +218,7 @@ def find_holes(points: Array, faces: Faces, box: tuple[Array, Array] | None = No
 
 
 def _edges(faces: Faces, count: int) -> tuple[Faces, Faces, Faces]:
-    """Every edge, by its first use (E, 2), how many faces use it (E,), and one way less the other."""
+    """Return every edge by its first use (E, 2), its number of uses (E,), and its uses one way minus the other (E,)."""
     directed = np.stack([faces, np.roll(faces, -1, axis=1)], axis=-1).reshape(-1, 2)
     directed = directed[directed[:, 0] != directed[:, 1]]
     low, high = directed.min(axis=1), directed.max(axis=1)
@@ -227,7 +227,7 @@ def _edges(faces: Faces, count: int) -> tuple[Faces, Faces, Faces]:
 
 
 def _parts_inwards(points: Array, faces: Faces) -> int:
-    """How many of the parts that share no points enclose a negative volume."""
+    """Return how many parts (connected by shared points) enclose a negative volume."""
     from scipy.sparse import coo_array  # Here: every rank imports this file.
     from scipy.sparse.csgraph import connected_components
 
@@ -244,7 +244,7 @@ def _lie_in_one_face(points: Array, low: Array, high: Array) -> bool:
 
 
 def _loops(edges: Faces) -> list[list[int]]:
-    """The simple loops that directed edges (E, 2) make; where holes touch in a point, each has its own loop."""
+    """Return the simple loops made of directed edges (E, 2); holes that touch in a point have separate loops."""
     onward: dict[int, list[int]] = {}
     for start, end in edges.tolist():
         onward.setdefault(start, []).append(end)
@@ -253,7 +253,7 @@ def _loops(edges: Faces) -> list[list[int]]:
         path, place = [start], {start: 0}
         while onward.get(path[-1]):
             point = onward[path[-1]].pop()
-            if point in place:  # The path has closed: what lies behind the point is a loop.
+            if point in place:  # The path has closed: its part from the point on is a loop.
                 loop = path[place[point] :]
                 loops.append(loop)
                 path = path[: place[point] + 1]
@@ -268,7 +268,7 @@ def _loops(edges: Faces) -> list[list[int]]:
 
 
 def across(points: Array, wind: Array) -> Array:
-    """Points (N, 3) in axes whose third is the direction of the wind; unchanged for a wind along z."""
+    """Return points (N, 3) in axes whose third is the wind's direction; unchanged for a wind along z."""
     third = np.asarray(wind, np.float64) / np.linalg.norm(wind)
     helper = np.eye(3)[1 if abs(third[1]) < 0.9 else 2]
     first = np.cross(helper, third)
@@ -278,21 +278,21 @@ def across(points: Array, wind: Array) -> Array:
 
 @dataclass(frozen=True)
 class SurfaceSamples:
-    """Places on a mesh: the corners (n, 3) of the triangle that each lies in, and u and v (n, 1) within it."""
+    """Positions on a mesh: the corners (n, 3) of each position's triangle, and u and v (n, 1) within it."""
 
     corners: Faces
     u: Array
     v: Array
 
     def of(self, points: Any) -> Any:
-        """The places (n, 3) on a mesh whose points (N, 3), an array or a tensor, may have moved."""
+        """Return the positions (n, 3) for the mesh's points (N, 3), an array or a tensor, which may have moved."""
         first, second, third = (points[self.corners[:, k]] for k in range(3))
         u, v = (self.u, self.v) if isinstance(points, np.ndarray) else map(points.new_tensor, (self.u, self.v))
         return first + u * (second - first) + v * (third - first)
 
 
 def sample_surface(points: Array, faces: Faces, count: int, seed: int = 0) -> SurfaceSamples:
-    """Area-uniform places on the mesh, `count` of them, the same for the same mesh and seed."""
+    """Draw `count` area-uniform positions on the mesh, the same for the same mesh and seed."""
     cut = triangles(faces)
     areas, rng = np.linalg.norm(area_vectors(points, cut), axis=1), np.random.default_rng(seed)
     chosen = cut[rng.choice(len(cut), count, p=areas / areas.sum())]

@@ -1,4 +1,4 @@
-"""Files → cases, by their names, and what these hold: sets, arrays with ranges, numbers beside them, what is odd."""
+"""Group files into cases by name, and survey the cases: sets, arrays with ranges, numbers, and irregularities."""
 
 import os
 import re
@@ -35,29 +35,29 @@ from noether.physics.cases.tables import (
 )
 from noether.physics.cases.vocabulary import name_and_unit
 
-MOST_MERGED = 100  # folders of categories: where there are more, each is a case's
+MOST_MERGED = 100  # folders of categories: if there are more, each is taken as a case's folder
 Namer = partial[str | None]
-"""From a path to its template, or None if it has no such part; its keyword `why` says which part that is."""
-READ_BYTES = 4_000_000_000  # of meshes in all: beyond that, cases spread evenly over the folder stand for the others
+"""A function from a path to its template, or None if it lacks the part that names the case; `why`: that part."""
+READ_BYTES = 4_000_000_000  # total size of meshes read: beyond it, only a sample of cases, spread evenly
 MOST_LABELS = 50
-MOST_REFUSED = 10  # files whose refusal is said if none can be read
-ROWS_LOOKED_AT = 2_000_000  # of an array, spread evenly
-FEWEST_ROWS = 200  # of an array, rows of which the largest hundredth says something
+MOST_REFUSED = 10  # files whose errors are shown if none can be read
+ROWS_LOOKED_AT = 2_000_000  # rows sampled per array, spread evenly
+FEWEST_ROWS = 200  # rows of an array from which its largest hundredth is meaningful
 DECADE = 10.0
 PEAKS = 0.5
-FEWEST_CASES, FEWEST_LENGTHS = 8, 5  # cases of which some can be unlike the others
+FEWEST_CASES, FEWEST_LENGTHS = 8, 5  # fewest cases among which to look for outliers
 UNLIKE, FLOOR = 12, 0.04
 UNITS = [one / other for one, other in permutations(LENGTHS.values(), 2) if not 1 / 9 < one / other < 9]
-"""By how much a case in another unit is too long; less can be its shape."""
-MARGIN = 1.05  # beyond the range of the others, what a case in their unit can still have
+"""Factors by which a case in another unit is too long; smaller factors may be due to its shape."""
+MARGIN = 1.05  # factor by which a case in the same unit may exceed the range of the other cases
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """What a folder holds: mesh files and number files by template ({case} in it), and tables of all cases.
+    """The contents of a folder: mesh files and number files by template (with {case}), and tables of all cases.
 
-    meshes, numbers: {template: {case: path}}, paths relative to the folder, of steps in time the last; steps: {template
-    with {step}: {case: the numbers of its steps}}; tables: files that name no case; why: how cases are told, in words.
+    meshes, numbers: {template: {case: path}}, paths relative to the folder, the last of several steps; steps: {template
+    with {step}: {case: its step numbers}}; tables: files that name no case; why: what identifies a case, in words.
     """
 
     cases: list[str]
@@ -69,9 +69,9 @@ class Grouping:
 
 
 def group_files(files: Sequence[str], inside: Collection[str] = ()) -> Grouping:
-    """Groups files into cases: the part of their paths is chosen that leaves the fewest templates for all meshes.
+    """Group files into cases by the part of their paths that scores best in `_fitness`.
 
-    inside: files that are meshes by what they hold. A single one would be a table of all cases.
+    inside: files that are meshes by their contents. A single such file would be a table of all cases.
     """
     meshes = _results([file for file in files if is_mesh(file) or (file in inside and len(inside) > 1)])
     best = max(_namers(meshes), key=lambda namer: _fitness(namer, meshes), default=None)
@@ -80,7 +80,7 @@ def group_files(files: Sequence[str], inside: Collection[str] = ()) -> Grouping:
     matched = {template: match_template(template, meshes)
                for template in _merged(_with_steps(_templates(best, meshes), meshes), meshes)}  # fmt: skip
     every = {case for own in matched.values() for case in own}
-    # What only a few cases have is no set of all.
+    # Drop templates that at most half of the cases have, unless none remains.
     matched = {template: own for template, own in matched.items() if 2 * len(own) > len(every)} or matched
     found = {template: {case: list(steps.values())[-1][0] for case, steps in own.items()}
              for template, own in matched.items()}  # fmt: skip
@@ -99,18 +99,18 @@ def group_files(files: Sequence[str], inside: Collection[str] = ()) -> Grouping:
 
 
 def is_mesh(file: str) -> bool:
-    """Whether a file is a mesh by its name."""
+    """Return whether a file is a mesh, judging by its name."""
     return file.endswith(f"/{openfoam.MESH}") or (
         file.lower().endswith(SUFFIXES)
-        and not file.endswith(".foam")  # ParaView's mark in the folder of an OpenFOAM case
+        and not file.endswith(".foam")  # ParaView's marker in an OpenFOAM case's folder
         and "constant/triSurface" not in file
     )
 
 
 def _results(meshes: Sequence[str]) -> list[str]:
-    """Return the meshes without decks, if there are results, and without those that are called pieces of a list.
+    """Return the meshes without decks, if there are results, and without files named like pieces of a list file.
 
-    Such a piece was listed once; now another file is in its place.
+    Such a piece was once listed; another file has since taken its place in the list.
     """
     lists = [re.escape(file.removesuffix(".series").rpartition(".")[0]) for file in meshes
              if file.lower().endswith((*mesh_blocks.PIECES, *mesh_blocks.STEPS))]  # fmt: skip
@@ -120,7 +120,7 @@ def _results(meshes: Sequence[str]) -> list[str]:
 
 
 def _namers(meshes: Sequence[str]) -> Iterator[Namer]:
-    """The parts of a path that can name a case, the likelier first: a folder, the file, a number in either."""
+    """Yield namers for the parts of a path that can name a case, likelier first: a folder, the file, a number."""
     depth = max((file.count("/") for file in meshes), default=0)
     for place in range(depth):
         yield partial(_by_folder, place=place, why="each a folder")
@@ -159,12 +159,12 @@ def _by_number(file: str, place: int, nth: int, why: str) -> str | None:
 
 
 def _templates(namer: Namer, files: Sequence[str]) -> Counter[str]:
-    """The templates that files follow, in order, with the number of files of each."""
+    """Return the templates that files follow, in order, with each template's number of files."""
     return Counter(template for file in files if (template := namer(file)) is not None)
 
 
 def _with_steps(templates: Counter[str], meshes: Sequence[str]) -> Counter[str]:
-    """Templates that differ in one number alone as one with {step}, where most cases have three or more of them."""
+    """Merge templates that differ only in one number into one with {step}, if most cases have three or more steps."""
     groups: dict[str, list[str]] = {}
     for template in templates:
         head, _, rest = template.rpartition(CASE)
@@ -184,7 +184,7 @@ def _with_steps(templates: Counter[str], meshes: Sequence[str]) -> Counter[str]:
 
 
 def _fitness(namer: Namer, meshes: Sequence[str]) -> tuple[float, float, int, bool]:
-    """How well a namer tells cases apart: meshes that go together, cases that have all of them, few templates."""
+    """Score how well a namer identifies cases: share of meshes in shared templates, completeness, few templates."""
     named = _with_steps(_templates(namer, meshes), meshes)
     together = sum(count for count in named.values() if count > 1) / max(len(meshes), 1)
     templates = list(named) if len(named) > MOST_MERGED else _merged(named, meshes)
@@ -194,7 +194,7 @@ def _fitness(namer: Namer, meshes: Sequence[str]) -> tuple[float, float, int, bo
 
 
 def _merged(templates: Iterable[str], meshes: Sequence[str]) -> list[str]:
-    """Templates that differ in a folder between (a category of cases) as one with **, where no case is in two."""
+    """Merge templates that differ in the folders between into one with **, if no case is in two (categories)."""
     groups: dict[tuple[str, str], list[str]] = {}
     for template in templates:
         first, _, rest = template.partition("/")
@@ -211,10 +211,10 @@ def _merged(templates: Iterable[str], meshes: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class ArrayFacts:
-    """One array of one block in one case, or, with `of_cases`, those of all cases together.
+    """One array of one block in one case, or, with `of_cases`, that array in all cases together.
 
-    decades: whether its values span decades, as `spans_decades` says; labels: whether they are a few whole numbers by
-    their type, such as those of materials.
+    decades: whether `spans_decades` holds for its values; labels: whether they are of an integer type with few distinct
+    values, such as numbers of materials.
     """
 
     at: str
@@ -231,10 +231,10 @@ class ArrayFacts:
 
 @dataclass(frozen=True)
 class BlockFacts:
-    """One mesh in one file: its block's name, whether it is a surface, a volume or points, its box, its arrays.
+    """One mesh in one file: its block's name, its kind (surface, volume or points), its box, its arrays.
 
-    length: the unit of length that the names of coordinates state; "" where none does; beside: what of the mesh is of
-    another kind, and how much of it.
+    length: the unit of length stated in the names of coordinates, or ""; beside: counts of the mesh's contents that
+    a set of this kind leaves out.
     """
 
     name: str
@@ -252,8 +252,8 @@ class BlockFacts:
 class TableFacts:
     """One table with a row for each case.
 
-    row: the column with the cases' names, "" where none has those of more than half of the cases; numbers: {column:
-    {case: value}} of the columns with a number for more than half of those cases.
+    row: the column with the cases' names, "" if none names more than half of the cases; numbers: {column: {case:
+    value}} of the columns with a number for more than half of the cases named.
     """
 
     columns: list[str]
@@ -264,12 +264,12 @@ class TableFacts:
 
 @dataclass
 class Survey:
-    """All that was found.
+    """All findings about a folder.
 
     blocks: {(template, block): {case: facts}}; numbers: {template: {case: {name: value}}}; tables: {file: facts};
-    steps: {template: {case: times}} of files of several; values: {template: (template of a table, at)} of meshes beside
-    which a table has a row for each of their points or cells; looked_at: the cases whose meshes were read; odd: what is
-    odd, unread: which files are not read, in words.
+    steps: {template: {case: times}} of files with several steps; values: {template: (template of a table, at)} of
+    meshes with a table that has a row for each of their points or cells; looked_at: the cases whose meshes were read;
+    odd: irregularities, in words; unread: files not read, in words.
     """
 
     root: Path
@@ -285,7 +285,7 @@ class Survey:
 
 
 def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) -> Survey:
-    """Look through a folder of cases. RequestError: it is missing, or holds no mesh that can be read."""
+    """Survey a folder of cases. RequestError: it is missing, or holds no readable mesh."""
     every = list_files(root)
     files = unlisted(root, every)
     inside = {file for file in files if is_mesh_inside(root / file)}
@@ -296,7 +296,7 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
             f"{root} holds no cases",
             seen=f"{len(files)} files, like {', '.join(files[:3])}" if files else "no files",
             expected=f"meshes: {' '.join(SUFFIXES)}, OpenFOAM's constant/polyMesh, or .csv with columns of x and y",
-            fix=f"ls {quote(str(root))}/*      (shows what lies there; the folder above the cases is asked for)",
+            fix=f"ls {quote(str(root))}/*      (shows what is there; give the folder above the cases)",
         )
     survey = Survey(root, grouping, _within_budget(root, grouping), steps=dict(grouping.steps))
     looked_at = {*survey.looked_at}
@@ -328,7 +328,7 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
 
 
 def _read_by(survey: Survey, files: Sequence[str]) -> set[str]:
-    """Return the files, and the folders of OpenFOAM's cases, that a draft of the map reads."""
+    """Return the files, and the folders of OpenFOAM cases, that the drafted map reads."""
     grouping = survey.grouping
     templates = [*grouping.meshes, *survey.numbers, *(table for table, _ in survey.values.values())]
     found = set[str]().union(*(files_of(template, files) for template in templates))
@@ -338,7 +338,7 @@ def _read_by(survey: Survey, files: Sequence[str]) -> set[str]:
 
 
 def look_at(job: tuple[str, str, str]) -> tuple[list[float], list[BlockFacts]]:
-    """The times of one file's steps, and the facts of every block at the last. RequestError: it cannot be read."""
+    """Return the times of a file's steps, and the facts of its blocks at the last. RequestError: it is unreadable."""
     times, blocks = mesh_blocks.read_times_and_blocks(Path(job[2]))
     facts = []
     for block in blocks:
@@ -383,8 +383,8 @@ def _within_budget(root: Path, grouping: Grouping) -> list[str]:
 
 def _size(path: Path) -> int:
     if path.is_dir():
-        return sum(os.path.getsize(file) for file in path.rglob("*") if file.is_file()) * 2  # and the fields beside it
-    return path.stat().st_size if path.exists() else 0  # OpenFOAM's, that is decomposed
+        return sum(os.path.getsize(file) for file in path.rglob("*") if file.is_file()) * 2  # doubled for the fields
+    return path.stat().st_size if path.exists() else 0  # missing if the case is decomposed
 
 
 def _read_numbers(survey: Survey) -> None:
@@ -395,7 +395,7 @@ def _read_numbers(survey: Survey) -> None:
                 survey.numbers.setdefault(template, {})[case] = read_numbers(survey.root / path)
             except RequestError as error:
                 refused[case] = error
-        if refused:  # .dat and .csv are many things: where none could be read, it is one of them
+        if refused:  # .dat and .csv have many uses: if none could be read, they hold something else
             none = len(refused) == len(own)
             if none and _take_values(survey, template, own):
                 continue
@@ -414,7 +414,7 @@ def _read_numbers(survey: Survey) -> None:
 
 
 def _take_values(survey: Survey, template: str, own: Mapping[str, str]) -> bool:
-    """Adds the arrays of tables to the facts of the meshes that have a point or a cell for each of their rows."""
+    """Add the tables' arrays to the facts of a mesh with a point or cell for each row; return whether one fits."""
     try:
         tables = {case: read_values(survey.root / own[case]) for case in survey.looked_at if case in own}
     except RequestError:
@@ -430,8 +430,8 @@ def _take_values(survey: Survey, template: str, own: Mapping[str, str]) -> bool:
             continue
         if fits[0] == "points" and mesh.lower().endswith(".stl"):
             survey.odd.append(
-                f"{template} is not used: it has a row for each point of {mesh}, and STL keeps no order of points: "
-                "give it columns of coordinates, or the shape as .vtp or .ply"
+                f"{template} is not used: it has a row for each point of {mesh}, but STL keeps no order of points: "
+                "add columns of coordinates to it, or save the shape as .vtp or .ply"
             )
             return True
         survey.values[mesh] = template, fits[0]
@@ -445,7 +445,7 @@ def _take_values(survey: Survey, template: str, own: Mapping[str, str]) -> bool:
 
 def _unread(error: RequestError) -> str:
     if error.code == "table-of-several-rows":
-        return f"{error.seen}, and no columns of coordinates; values at a mesh's points or cells belong into its file"
+        return f"{error.seen}, and no columns of coordinates; values at a mesh's points or cells belong in its file"
     return f"its numbers cannot be read ({error.seen})"
 
 
@@ -464,7 +464,7 @@ def _table_facts(file: str, rows: Sequence[Row], survey: Survey) -> TableFacts:
     if several := [case for case, count in found.items() if count > 1]:
         survey.odd.append(f"{_some(several)} with several rows in {file} (column {by})")
     numbers = {}
-    # The numbers that name the cases are one of them, too, where they do more than count.
+    # A column of numbers that name the cases is itself a number of each case, if it does more than count.
     counts = not name_and_unit(by)[1] and all(row.get(by, "").isdecimal() for row in rows)
     for column in [name for name in columns if name != by or not counts]:
         values = {case: number for case, row in own if (number := finite(as_number(row.get(column)))) is not None}
@@ -476,7 +476,7 @@ def _table_facts(file: str, rows: Sequence[Row], survey: Survey) -> TableFacts:
 
 
 def arrays_of(blocks: Iterable[Mapping[str, BlockFacts]]) -> dict[tuple[str, str], list[tuple[str, ArrayFacts]]]:
-    """{(at, name): [(case, facts)]} of the arrays that some blocks, {case: facts} each, have."""
+    """Return {(at, name): [(case, facts)]} of the arrays in some blocks, each {case: facts}."""
     arrays: dict[tuple[str, str], list[tuple[str, ArrayFacts]]] = {}
     for cases in blocks:
         for case, facts in cases.items():
@@ -494,14 +494,14 @@ def _odd(survey: Survey) -> Iterator[str]:
         sizes = {case: max(np.subtract(facts.high, facts.low)) for case, facts in cases.items()}
         kind = mode(facts.kind for facts in cases.values())
         if others := [case for case, facts in cases.items() if facts.kind != kind]:
-            yield f"{_some(others)}: no {kind}, as in the others, in {where}"
+            yield f"{_some(others)}: no {kind}, unlike the other cases, in {where}"
         too_long = in_another_unit(sizes)
         for times in dict.fromkeys(too_long.values()):
             own_unit = [case for case in too_long if too_long[case] == times]
             yield (f"{_some(own_unit)}: about {times:.4g} times as long as the others in {where}: in another unit? "
                    "prepare --skip-broken leaves such cases out")  # fmt: skip
         if odd := [case for case in unit_outliers(sizes) if case not in too_long]:
-            yield f"{_some(odd)}: of another size than the others in {where}"
+            yield f"{_some(odd)}: of another size than the other cases in {where}"
         for (at, name), own in arrays_of([cases]).items():
             having = {case for case, _ in own}
             if without := [case for case in cases if case not in having]:
@@ -511,7 +511,7 @@ def _odd(survey: Survey) -> Iterator[str]:
                 yield f"{_some(others)}: {name} has another number of components than {usual} in {where}"
             peaks = {case: max(abs(array.low), abs(array.high)) for case, array in own if not array.labels}
             if odd := unit_outliers(peaks):
-                yield f"{_some(odd)}: {name} is unlike that of the others in {where}: in another unit?"
+                yield f"{_some(odd)}: {name} differs much from the other cases in {where}: in another unit?"
             if bad := [case for case, array in own if array.not_finite]:
                 yield f"{_some(bad)}: {name} is not finite in {where}"
 
@@ -521,11 +521,11 @@ def _some(cases: Sequence[str]) -> str:
 
 
 def spans_decades(rows: np.ndarray) -> bool:
-    """Whether the values (n, C) of one case span decades: the lengths of vectors and tensors, so that 0 may be crossed.
+    """Return whether one case's values (n, C) span decades, judged by their norms, so that signs do not matter.
 
-    A loss in standardised units is then that of a few points: the hundredth of the points that differ most from the
-    mean has more than half of the variance, and the 99th percentile of |x| is more than ten times its median. A median
-    of 0 is a field that is nothing but in one place, which a logarithm does not spread.
+    A few points then dominate a loss in standardised units: the hundredth of the points farthest from the mean has more
+    than half of the variance, and the 99th percentile of |x| is more than ten times its median. A median of 0 does not
+    qualify: such a field is zero except in one place, and a logarithm does not spread it.
     """
     if len(rows) < FEWEST_ROWS:
         return False
@@ -539,9 +539,9 @@ def spans_decades(rows: np.ndarray) -> bool:
 
 
 def unit_outliers(sizes: Mapping[str, float], fewest: int = FEWEST_CASES) -> list[str]:
-    """The few cases of which a size is far from the usual, as a difference and as a ratio; none of too few cases.
+    """Return the few cases whose size is far from the median, in difference and in ratio; [] if cases are too few.
 
-    Far is UNLIKE times the usual distance from the median, or of FLOOR of it where that is less.
+    Far means more than UNLIKE times the median distance from the median, or UNLIKE times FLOOR of the median if larger.
     """
     own = {case: size for case, size in sizes.items() if size > 0}
     found = set(own) if len(own) >= fewest else set()
@@ -554,7 +554,7 @@ def unit_outliers(sizes: Mapping[str, float], fewest: int = FEWEST_CASES) -> lis
 
 
 def in_another_unit(lengths: Mapping[str, float]) -> dict[str, float]:
-    """The cases that in another unit of length would be as long as the others, and how many times too long they are."""
+    """Return the cases whose length would fit the others in another unit, {case: factor by which it is too long}."""
     odd, found = unit_outliers(lengths, FEWEST_LENGTHS), {}
     usual = [length for case, length in lengths.items() if case not in odd]
     for case in odd:
@@ -565,7 +565,7 @@ def in_another_unit(lengths: Mapping[str, float]) -> dict[str, float]:
 
 
 def cases_in_another_unit(cases: Mapping[str, Any]) -> dict[str, RequestError]:
-    """The refusals of prepared cases, {case: its case.json}, that are in another unit of length than the others."""
+    """Return errors for those prepared cases, {case: its case.json}, that are in another unit of length than most."""
     refused = {}
     for name in next(iter(cases.values()))["sets"]:
         boxes = {case: own["sets"][name]["arrays"][f"{name}_points"] for case, own in cases.items()}

@@ -1,4 +1,4 @@
-"""Tables beside meshes: CSV and .xlsx, clouds of points, values of a mesh, and the numbers of a case in any file."""
+"""Read tables (CSV and .xlsx), point clouds, values for a mesh, and the numbers of a case from any file."""
 
 import csv
 import json
@@ -23,12 +23,12 @@ from noether.physics.cases.vocabulary import is_length, name_and_unit
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".xlsx")
 SEPARATORS = ("\t", ";", ",")
-SEPARATED_BY = 1_000  # lines show which mark separates values
-COMMENT = "#%"  # begins lines in front of the names, or the names
+SEPARATED_BY = 1_000  # lines examined to find the separator
+COMMENT = "#%"  # begins comment lines before the names, or the line of names
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
 
 Row = Mapping[str, str]
-"""A row of a table by column; a number has a decimal point whatever the file had."""
+"""A row of a table by column; numbers have decimal points, even if the file has commas."""
 PLACE = r"(?:points?|coord(?:inate)?s?|pos(?:ition)?s?|centroids?|nodes?)"
 COMPONENT = re.compile(
     r"(?P<name>.+?)(?:[\s:_.-]?(?P<letter>[xyz])|\[(?P<bracket>[ijk])\]|[\s:_.-](?P<digit>\d))$", re.IGNORECASE
@@ -37,18 +37,18 @@ NUMBER_SUFFIXES = (*TABLE_SUFFIXES, ".json", ".yaml", ".yml", ".dat")
 
 
 def read_table(path: Path) -> list[Row]:
-    """Returns the rows of a table, by the names in its first line; names and values without spaces around.
+    """Return the rows of a table, by the names in its first line; names and values are stripped of spaces.
 
     CSV: with tabs or semicolons between the values, `0,35` is a number. Excel: the first sheet. RequestError: the table
-    cannot be read, two columns have one name, or a row has more values than there are columns.
+    cannot be read, two columns have the same name, or a row has more values than there are columns.
     """
     return _read(path, _changed(path))
 
 
 def read_columns(path: Path, text: bytes | None = None, rows: int | None = None) -> dict[str, np.ndarray]:
-    """Returns a CSV's columns of numbers (N,) by name; those whose first value is none are left out.
+    """Return a CSV's columns of numbers (N,) by name; columns whose first value is not a number are left out.
 
-    text: what to read in place of the file; rows: how many at most. RequestError: a line has other values, or more.
+    text: contents to read instead of the file; rows: most rows to read. RequestError: a line or the names do not fit.
     """
     separator, lines = _separator_and_lines(_text(path, text))
     lines = lines if rows is None else lines[: rows + 1]
@@ -74,18 +74,18 @@ def read_columns(path: Path, text: bytes | None = None, rows: int | None = None)
 
 
 def rows_by_case(path: Path, column: str) -> Mapping[str, list[Row]]:
-    """Returns the rows of a table by the `case_key` of what a column holds. RequestError: it cannot be read."""
+    """Return the rows of a table by the `case_key` of a column's values. RequestError: the table is unreadable."""
     return _indexed(path, _changed(path), column)
 
 
 def case_key(name: str) -> str:
-    """Returns what the names of one case have in common: `7`, `007` and `_7` are one number, `-7` is another."""
+    """Return a key that all spellings of a case's name share: `7`, `007` and `_7` are the same case, `-7` is not."""
     digits = name.strip(" _")
     return str(int(digits)) if digits.isdecimal() else name
 
 
 def _changed(path: Path) -> int:
-    """When a file was changed: a part of the key under which it is kept, for a file may be read again after that."""
+    """Return a file's modification time, a part of its cache key, so that a changed file is read again."""
     return path.stat().st_mtime_ns if path.is_file() else 0
 
 
@@ -122,7 +122,7 @@ def _indexed(path: Path, changed: int, column: str) -> dict[str, list[Row]]:
 
 def _separator_and_lines(text: str) -> tuple[str, list[str]]:
     lines = [line for line in text.splitlines() if line.strip()]
-    if lines and (said := re.fullmatch(r'"?sep=(.)"?', lines[0])):  # Excel's own first line
+    if lines and (said := re.fullmatch(r'"?sep=(.)"?', lines[0])):  # a line for Excel
         return said[1], lines[1:]
     if not lines:
         return ",", []
@@ -131,12 +131,12 @@ def _separator_and_lines(text: str) -> tuple[str, list[str]]:
     own = _fields(lines[max(0, comments - 1) : comments + 1], separator)
     has_number = any(as_number(_with_point(value)) is not None for value in own[-1])
     if comments and (has_number or len(own[0]) == len(own[-1])):
-        comments -= 1  # the last of them has the names
+        comments -= 1  # the last comment line has the names
     return separator, lines[comments:]
 
 
 def _separator(lines: list[str]) -> str:
-    """The separator by which all rows have as many values as there are names; a tab or semicolon before a comma."""
+    """Return the separator that gives the fewest different row lengths, preferring tab, then semicolon, to comma."""
     lengths = {mark: [len(row) for row in _fields(lines, mark)] for mark in SEPARATORS}
     splits = [mark for mark, own in lengths.items() if own and own[0] > 1]
     return min(splits, key=lambda mark: len(set(lengths[mark])), default=",")
@@ -152,7 +152,7 @@ def _with_point(value: str) -> str:
 
 
 def other_sheets(path: Path) -> list[str]:
-    """Returns the names of a workbook's sheets that `read_table` does not read; of CSV there are none."""
+    """Return the names of a workbook's sheets that `read_table` does not read; [] for a CSV."""
     if path.suffix != ".xlsx":
         return []
     with _opened(path) as book:
@@ -175,8 +175,8 @@ def _opened(path: Path) -> Iterator[Any]:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         yield book
         book.close()
-    except Exception as error:  # A file that is no workbook ends in whatever zipfile, expat or openpyxl came upon.
-        raise _unreadable(path, one_line(error), "a workbook of Excel (.xlsx)") from None
+    except Exception as error:  # If it is not a workbook, zipfile, expat or openpyxl may raise anything.
+        raise _unreadable(path, one_line(error), "an Excel workbook (.xlsx)") from None
 
 
 def _cell(value: object) -> str:
@@ -200,7 +200,7 @@ def _text(path: Path, content: bytes | None = None) -> str:
 
 
 def as_number(value: Any) -> float | None:
-    """Returns the number that a value is, or that its text says; None where it is none."""
+    """Return a value, or its text, as a number; None if it is not one."""
     with suppress(TypeError, ValueError):
         return float(value)
     return None
@@ -208,7 +208,7 @@ def as_number(value: Any) -> float | None:
 
 def _of_one_name(path: Path, names: list[str]) -> RequestError:
     return RequestError("columns-of-one-name", f"{path} has several columns of one name", seen=", ".join(names),
-                        expected="a name of its own for each column")  # fmt: skip
+                        expected="a different name for each column")  # fmt: skip
 
 
 def _unreadable(path: Path, seen: str, expected: str) -> RequestError:
@@ -216,10 +216,10 @@ def _unreadable(path: Path, seen: str, expected: str) -> RequestError:
 
 
 def read_cloud(path: Path, coordinates: Sequence[str] = ()) -> Any:
-    """Returns a table's rows as points (a PointSet of pyvista) with its other columns of numbers as their arrays.
+    """Return a table's rows as points (pyvista's PointSet), with its other columns of numbers as their arrays.
 
-    coordinates: the columns of x, y and z; where none are given, those that are usually called so. Of a plane, with x
-    and y alone, z is 0, of vectors too. RequestError: the table cannot be read, or has no such columns.
+    coordinates: the columns of x, y and z; if empty, columns with usual names. In a plane, with only x and y, z is 0,
+    for vectors too. RequestError: the table cannot be read, or has no such columns.
     """
     columns = read_columns(path)
     own = coordinates or guessed_coordinates(list(columns))
@@ -228,7 +228,7 @@ def read_cloud(path: Path, coordinates: Sequence[str] = ()) -> Any:
             "no-coordinates",
             f"{path} has no columns of coordinates",
             seen=", ".join(columns) or "no columns of numbers",
-            expected=", ".join(coordinates) or "x, y and z; of a plane, x and y",
+            expected=", ".join(coordinates) or "x, y and z; for a plane, x and y",
             fix="name its columns x, y, z in its first line      (or coordinates: [their, own, names] in the map)",
         )
     places = [columns.pop(name) for name in own]
@@ -243,7 +243,7 @@ def read_cloud(path: Path, coordinates: Sequence[str] = ()) -> Any:
 
 
 def together(columns: Mapping[str, np.ndarray], dimensions: int) -> dict[str, np.ndarray]:
-    """Returns columns (N,) as arrays: those that differ in x, y, z or in a number from 0 alone as one (N, C)."""
+    """Return columns (N,) as arrays; columns that differ only in x, y, z or in a number from 0 become one (N, C)."""
     groups: dict[str, dict[int, str]] = {}
     for column in columns:
         name, unit = name_and_unit(column)
@@ -259,7 +259,7 @@ def together(columns: Mapping[str, np.ndarray], dimensions: int) -> dict[str, np
 
 
 def guessed_coordinates(columns: Sequence[str]) -> list[str]:
-    """The columns that are called x, y and z, Points:0, x-coordinate, X (m) or alike; [] where x or y is missing."""
+    """Return the columns named like x, y and z, Points:0, x-coordinate or X (m); [] if x or y is missing."""
     found: list[str] = []
     for digit, letter in enumerate("xyz"):
         usual = re.compile(rf"(?:{PLACE}[\s:_.-]*)?{letter}(?:[\s_-]?{PLACE})?$|{PLACE}[\s:_.-]{digit}$", re.IGNORECASE)
@@ -271,7 +271,7 @@ def guessed_coordinates(columns: Sequence[str]) -> list[str]:
 
 
 def is_cloud(path: Path) -> bool:
-    """Whether a table is a cloud, by its first lines: coordinates, and more than one row of numbers."""
+    """Return whether a table is a point cloud, by its first lines: coordinates, and more than one row of numbers."""
     with path.open("rb") as file:
         head = b"".join(islice(file, 100))
     try:
@@ -282,9 +282,9 @@ def is_cloud(path: Path) -> bool:
 
 
 def read_values(path: Path) -> dict[str, np.ndarray]:
-    """Returns a table's arrays, (N,) or (N, C), by name, as `together`. RequestError: it cannot be read.
+    """Return a table's arrays, (N,) or (N, C), by name, grouped by `together`. RequestError: it is unreadable.
 
-    The first column that counts all rows, from any number on, is none: it says their order.
+    The first column that counts the rows, from any number, is not an array: it gives their order.
     """
     columns = read_columns(path)
     counting = next((name for name, values in columns.items() if _counts(values)), None)
@@ -298,22 +298,22 @@ def _counts(values: np.ndarray) -> bool:
 
 
 def add_values(mesh: Any, at: str, path: Path) -> None:
-    """Gives a mesh, at its points or cells, the arrays of a table. RequestError: it has another number of rows."""
+    """Add a table's arrays to a mesh, at its points or cells. RequestError: it has another number of rows."""
     count, data = (mesh.n_cells, mesh.cell_data) if at == "cells" else (mesh.n_points, mesh.point_data)
     for name, values in read_values(path).items():
         if len(values) != count:
             raise RequestError(
                 "values-do-not-fit", f"{path} has not one row for each of the mesh's {at}",
                 seen=f"{len(values)} rows, {mesh.n_points} points, {mesh.n_cells} cells", expected=f"{count} rows",
-                fix=f"at: {'points' if at == 'cells' else 'cells'}      (if they are of these)",
+                fix=f"at: {'points' if at == 'cells' else 'cells'}      (if they are values of these)",
             )  # fmt: skip
         data[name] = values
 
 
 def read_numbers(path: Path) -> dict[str, float]:
-    """The numbers of one case's file by name: a JSON or YAML object, a table of one row, the last row of a .dat.
+    """Return the numbers in one case's file by name: a JSON or YAML object, a one-row table, a .dat's last row.
 
-    Objects within objects give names with dots (`inlet.speed`); what is not a number is left out. RequestError: the
+    Nested objects give names with dots (`inlet.speed`); values that are not numbers are left out. RequestError: the
     file is missing, is not of its format, or is a table of several rows.
     """
     if path.suffix == ".dat":
@@ -335,7 +335,7 @@ def read_numbers(path: Path) -> dict[str, float]:
 
 
 def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
-    """One number of a case, scaled. RequestError: it is not where the map says, or not a finite number."""
+    """Return one number of a case, scaled. RequestError: it is not where the map states, or not a finite number."""
     column = about.column or name
     if about.file is None:
         raise RequestError("number-without-file", f"{name} has no file in the map", seen="no file",
@@ -385,18 +385,18 @@ def _last_row(path: Path) -> dict[str, float]:
     lines = [line.strip() for line in _text(path).splitlines() if line.strip()]
     comments = [line.lstrip("# ").strip() for line in lines if line.startswith("#")]
     data = [line for line in lines if not line.startswith("#")]
-    # force.dat puts its vectors in brackets, "(total_x total_y total_z)"; "Cd(f)" keeps its own.
+    # force.dat puts vectors in brackets, "(total_x total_y total_z)"; "Cd(f)" keeps its brackets.
     names = [name if "(" in name[1:] else name.strip("()") for name in comments[-1].split()] if comments else []
     values = re.sub(r"[()]", " ", data[-1]).split() if data else []
     if not values or (names and len(names) != len(values)):
         raise RequestError(
             "not-an-openfoam-table",
-            f"{path} is not a table of OpenFOAM", seen=f"{len(names)} names, {len(values)} values in its last row",
+            f"{path} is not an OpenFOAM table", seen=f"{len(names)} names, {len(values)} values in its last row",
             expected="a line '# Time name ...' and rows of as many numbers",
         )  # fmt: skip
     return _numbers_of(zip(names or [f"column_{i}" for i in range(len(values))], values, strict=True))
 
 
 def _numbers_of(entries: Iterable[tuple[str, Any]]) -> dict[str, float]:
-    """Those entries that are numbers, or texts of one."""
+    """Return the entries that are numbers, or texts of numbers."""
     return {name: number for name, value in entries if (number := as_number(value)) is not None}

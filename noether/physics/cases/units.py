@@ -1,4 +1,4 @@
-"""Units, read and converted by pint, which is imported where the first one is read: it takes a fifth of a second."""
+"""Read and convert units with pint, imported at the first use because it takes a fifth of a second."""
 
 import re
 from contextlib import suppress
@@ -10,24 +10,24 @@ USUAL = """
     m in ft yd mi g t lb s min h A K °C °F mol N lbf kgf Pa bar psi ksi atm mHg J cal Wh eV Btu W hp V C F S Ω H Wb T Oe
     l gal Hz rpm kn mph deg rad sr % ppm dB
 """
-"""The units that names state, with any of PREFIXES: pint takes words for constants and others, as Re for charges."""
+"""Units recognised in names, with any of PREFIXES: pint alone reads other words as units, such as Re as charges."""
 PREFIXES = ("", "pico", "nano", "micro", "milli", "centi", "hecto", "kilo", "mega", "giga", "tera")
 SPELT = {"°": "deg", "dBi": "dB", "Nm": "(N*m)", "kNm": "(kN*m)", "Nmm": "(N*mm)"}
-"""What pint does not read so; its own Nm is of yarn."""
+"""Symbols spelt out for pint, which reads them differently: its own Nm is a unit of yarn."""
 _FACTOR = re.compile(r"([^\W\d_¹²³]+|°[CF]?|%)(?:\^?([-−]?\d|[⁻¹²³]+))?")
 _DIGITS = str.maketrans("⁻¹²³−", "-123-")
 
 
 @cache
 def is_unit(text: str) -> bool:
-    """Returns whether a text is a unit: known symbols and their powers, with · * / and brackets between."""
+    """Return whether a text is a unit: known symbols and their powers, joined by · * / and brackets."""
     words = {*re.split(r"[·*/() ]+", text)} - {"", "1"}
     factors = [_FACTOR.fullmatch(word) for word in words]
     return text in ("1", "-") or (bool(factors) and all(own is not None and _is_usual(own[1]) for own in factors))
 
 
 def factor(unit: str, into: str) -> float | None:
-    """Returns what turns numbers in a unit into numbers in another one, neither with an offset; None: nothing does."""
+    """Return the factor that converts one unit to another, both without offsets; None if they do not convert."""
     one, other = _read(unit), _read(into)
     if one is None or other is None or one.dimensionality != other.dimensionality:
         return None
@@ -35,14 +35,14 @@ def factor(unit: str, into: str) -> float | None:
 
 
 def of_one_quantity(unit: str, other: str) -> bool:
-    """Returns whether two units are of one quantity, as °F and K. C and F alone are degrees, not coulomb and farad."""
+    """Return whether two units measure the same quantity, like °F and K; C and F are degrees, not coulomb and farad."""
     found = [_read({"C": "°C", "F": "°F"}.get(text, text)) for text in (unit, other)]
     return None not in found and found[0].dimensionality == found[1].dimensionality
 
 
 @cache
 def _pint() -> tuple[Any, frozenset[str]]:
-    """pint's registry, and its names of USUAL."""
+    """Return pint's registry, and its names of the units in USUAL."""
     import pint
 
     registry: Any = pint.UnitRegistry(non_int_type=Fraction)  # exact: a foot is 0.3048 m to the last bit
@@ -51,15 +51,15 @@ def _pint() -> tuple[Any, frozenset[str]]:
 
 def _is_usual(symbol: str) -> bool:
     registry, usual = _pint()
-    found = registry.parse_unit_name(symbol)[:1]  # its own first choice, such as a minute for min
+    found = registry.parse_unit_name(symbol)[:1]  # pint's first choice, such as a minute for min
     return symbol in SPELT or any(prefix in PREFIXES and unit in usual for prefix, unit, _ in found)
 
 
 @cache
 def _read(text: str) -> Any:
-    """A unit of pint; None where a text is none, or one that pint does not multiply, as dB/m."""
+    """Return pint's unit for a text; None if it is not a unit, or one that pint cannot multiply, such as dB/m."""
     if is_unit(text):
-        with suppress(Exception):  # whatever its parser meets, such as a bracket that is not closed
+        with suppress(Exception):  # any error of its parser, such as for a bracket that is not closed
             words = _FACTOR.sub(lambda own: f"{SPELT.get(own[1], own[1])}**{own[2] or 1}".translate(_DIGITS), text)
             unit = _pint()[0].Unit("" if text == "-" else words)
             return unit if unit.dimensionality is not None else None

@@ -1,4 +1,4 @@
-"""What the arrays and numbers of simulations are usually called in files, and what that says about their physics."""
+"""The usual names of simulations' arrays and numbers in files, and the physics that they indicate."""
 
 import re
 import unicodedata
@@ -14,15 +14,15 @@ from noether.physics.cases.units import is_unit, of_one_quantity
 Physics = Literal["flow", "solid", "heat", "unknown"]
 
 TENSOR = 6
-"""Components of a symmetric tensor."""
+"""The number of components of a symmetric tensor."""
 
 
 @dataclass(frozen=True)
 class KnownField:
-    """A usual field: its name, a pattern of what files call it, its components (several where they differ), its unit.
+    """A usual field: its name, a pattern of its names in files, its possible numbers of components, its unit.
 
-    LENGTH and STRESS stand for the units of the files' system. is_evidence: it shows the physics; U and T are fields of
-    several.
+    The units LENGTH and STRESS depend on the files' system. is_evidence: the field identifies the physics; U and T
+    occur in several.
     """
 
     name: str
@@ -42,7 +42,7 @@ KNOWN_FIELDS: dict[Physics, tuple[KnownField, ...]] = {
         KnownField("wall_shear", r"(.*wall_?shear|wss).*", (3,), "Pa"),
         KnownField("temperature", r"(t|temp|temperature)(_?mean)?", (1,), "K", is_evidence=False),
     ),
-    # U, S and E are CalculiX' and Abaqus' names; HFL and NT11 those of heat.
+    # U, S and E are CalculiX' and Abaqus' names; HFL and NT11 their names for heat.
     "solid": (
         KnownField("displacement", r"disp(lacements?)?|deformation", (3,), LENGTH),
         KnownField("displacement", r"u", (3,), LENGTH, is_evidence=False),
@@ -66,38 +66,38 @@ FLOW_NUMBERS = {
     "reference_area": re.compile(r"(frontal_area|ref(erence)?_?area|a_?ref)$"),
     "wind_speed": re.compile(r"(wind_?speed|inlet_velocity|freestream_velocity|(mag_)?u_?inf)$"),
 }
-"""What force coefficients are made with, and what files call it."""
+"""Force coefficients and the numbers that define them, with patterns of their names in files."""
 FLOW_UNITS = {"drag_coefficient": "1", "lift_coefficient": "1", "reference_area": "m²", "wind_speed": "m/s"}
 RESULTS = re.compile(
     r"(^|_)(reactions?|forces?|moments?|torque|drag|lift|c[dls]|cm[xyz]?|nu|nusselt|coeff(icient)?s?|drop|loss(es)?"
     r"|efficiency|max(im(um|al))?|min(im(um|al))?|peak|mean|average|avg|total|heat|deflection|stiffness|compliance|gain)"
     r"(_|$)|eigen(freq|value)|natural_freq|resonan|(^|_)s[1-9]{2}(_|$)|inductan|capacitan|radiated|dissipat"
 )
-"""In the names of numbers that a simulation computes, which a model predicts; those of waves have many endings."""
+"""Words in the names of computed numbers, which a model predicts; names of wave results have many endings."""
 RESULT_FILES = re.compile(r"(^|_)(result|output|response)s?(_|$)")
-"""In the names of files whose numbers are results, where others have those that were given."""
+"""Words in the names of files whose numbers are results, if other files hold the given numbers."""
 GIVEN = re.compile(
     r"(^|_)(applied|imposed|prescribed|inlet|ambient|load|reference|ref|input|film|friction|expansion)(_|$)"
 )
-"""In the names of numbers that a simulation is given, whatever else the names say."""
+"""Words in the names of numbers given to a simulation, even if a word of RESULTS is in them too."""
 ANGLES = re.compile(r"(^|_)(phases?|\w*angle|arg(ument)?|azimuth)(_|$)")
-"""In the names of fields that may be angles."""
+"""Words in the names of fields that may be angles."""
 WAVES = re.compile(r"(^|_)(re|im|real|imag(inary)?)(_|$)")
-"""In the names of fields that are parts of complex ones."""
+"""Words in the names of fields that are parts of complex fields."""
 TURNS = (("deg", (-180.0, 180.0)), ("deg", (0.0, 360.0)), ("rad", (-np.pi, np.pi)), ("rad", (0.0, 2 * np.pi)))
-"""The ranges in which angles jump, and their units."""
+"""The ranges at whose ends angles wrap around, and their units."""
 STRESSES = {"mm": "MPa"}
-"""Of a solver without units, whose positions are in mm and forces in N. In m they give Pa."""
+"""Units of stress from a solver without units by the unit of length, with forces in N; lengths in m give Pa."""
 _BRACKETS = re.compile(r"(?P<name>.*?\S)[\s_]*(?:\[(?P<square>[^\[\]]*)\]|\((?P<round>(?:[^()]|\([^()]*\))*)\))$")
 _SUFFIXED = re.compile(
     r"(.*[^\W_])_(mm|cm|km|um|µm|hPa|kPa|MPa|GPa|bar|mbar|kN|Nm|kJ|MJ|kW|MW|kg|deg|degC|kHz|MHz|GHz|Hz|THz|rpm|dB|dBi|K"
     r"|[pnuµ]F|[nuµm]H|mT|[mk]A|[mk]V|ms)$"
 )
-"""Names that end with a unit after _, as length_mm: with one that is no word and no symbol of something else."""
+"""Names with a unit after _, such as length_mm; only units that are neither words nor symbols of other things."""
 
 
 def name_and_unit(name: str) -> tuple[str, str]:
-    """Splits the unit off a name, as in "hole radius [mm]", "T (°C)" or "length_mm"; "" where it names none."""
+    """Split the unit off a name such as "hole radius [mm]", "T (°C)" or "length_mm"; it is "" if none is named."""
     if suffixed := _SUFFIXED.match(name.strip()):
         return suffixed[1], suffixed[2]
     found = _BRACKETS.match(name.strip())
@@ -108,7 +108,7 @@ def name_and_unit(name: str) -> tuple[str, str]:
 
 
 def plain_name(name: str) -> str:
-    """Returns a name in small letters, digits and _, as maps have them; "" where nothing is left of it."""
+    """Return a name in lower-case letters, digits and _, as maps need it; "" if nothing is left of it."""
     latin = "".join(_latin(letter) for letter in unicodedata.normalize("NFC", name.replace(CASE, "")))
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", latin)
     plain = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
@@ -119,7 +119,7 @@ _UMLAUTS = {"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "U
 
 
 def _latin(letter: str) -> str:
-    """A letter in ASCII: ü is ue, é is e, σ is sigma; others stay."""
+    """Return a letter in ASCII: ü as ue, é as e, σ as sigma; other letters unchanged."""
     if unicodedata.name(letter, "").startswith("GREEK"):
         return unicodedata.name(letter).split()[3].lower()
     return _UMLAUTS.get(letter) or "".join(
@@ -128,26 +128,26 @@ def _latin(letter: str) -> str:
 
 
 def known_field(name: str, components: int, physics: Physics) -> KnownField | None:
-    """Returns the usual field of this physics that files call so, or None."""
+    """Return the usual field of this physics that has this name in files, or None."""
     own, unit = name_and_unit(name)
     plain = plain_name(own)
     for field in KNOWN_FIELDS[physics]:
         usual = {LENGTH: "m", STRESS: "Pa"}.get(field.unit, field.unit)
         fits = components in field.components and re.fullmatch(field.pattern, plain)
-        if fits and (not unit or of_one_quantity(unit, usual)):  # a flux in mol/(m²·s) is not of heat
+        if fits and (not unit or of_one_quantity(unit, usual)):  # a flux in mol/(m²·s) is not a heat flux
             return field
     return None
 
 
 def is_length(unit: str) -> bool:
-    """Returns whether a unit, "" where none is stated, is one of length."""
+    """Return whether a unit, "" if none is stated, is a unit of length."""
     return bool(unit) and of_one_quantity(unit, "m")
 
 
 def period_of(name: str, low: float, high: float) -> tuple[str, tuple[float, float]] | None:
-    """Returns the unit and the range of an angle that jumps, by its name and values; None: it is none.
+    """Return the unit and the range of an angle that wraps around, by its name and values; None if it is not one.
 
-    It fills the range, but for less than a fiftieth: an angle of attack or of a slope does not.
+    Its values span all but a fiftieth of the range at either end: an angle of attack or of a slope does not.
     """
     plain = plain_name(name_and_unit(name)[0])
     for unit, (start, end) in TURNS if ANGLES.search(plain) else ():
@@ -158,24 +158,24 @@ def period_of(name: str, low: float, high: float) -> tuple[str, tuple[float, flo
 
 
 def number_name(column: str) -> str:
-    """Returns what a number is called in a map: those that force coefficients are made with by their meaning."""
+    """Return a number's name in a map: the usual name if it belongs to force coefficients, else its plain name."""
     plain = plain_name(name_and_unit(column)[0])
     return next((name for name, pattern in FLOW_NUMBERS.items() if pattern.match(plain)), plain)
 
 
 def is_result(column: str) -> bool:
-    """Returns whether a number's name is of what a simulation computes, and not of what it was given."""
+    """Return whether a number is computed by a simulation, rather than given to it, judging by its name."""
     plain = plain_name(name_and_unit(column)[0])
     return bool(RESULTS.search(plain)) and not GIVEN.search(plain)
 
 
 def is_of_results(file: str) -> bool:
-    """Returns whether a file's name is of results."""
+    """Return whether a file holds results, judging by its name."""
     return bool(RESULT_FILES.search(plain_name(file)))
 
 
 def physics_of(arrays: Iterable[tuple[str, int]], numbers: Collection[str], *, is_openfoam: bool) -> Physics:
-    """Returns the physics that arrays, given as (name, components), and the names of numbers show."""
+    """Return the physics indicated by arrays, given as (name, components), and by names of numbers."""
     if is_openfoam or any(number_name(column) in FLOW_NUMBERS for column in numbers):
         return "flow"
     arrays = list(arrays)
@@ -186,6 +186,6 @@ def physics_of(arrays: Iterable[tuple[str, int]], numbers: Collection[str], *, i
     moves = any(components == 3 and is_length(name_and_unit(name)[1]) for name, components in arrays)
     if moves or ("solid" in shown and "wall_shear" not in of_flow):
         return "solid"
-    if "flow" in shown and not (waves and of_flow <= {"pressure"}):  # sound, whose pressures are no wind's
+    if "flow" in shown and not (waves and of_flow <= {"pressure"}):  # sound pressures are not from wind
         return "flow"
     return "heat" if "heat" in shown else "unknown"

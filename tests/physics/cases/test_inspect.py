@@ -89,7 +89,7 @@ def test_forces_are_not_drafted_of_a_pressure_that_is_not_in_pascal(tmp_path: Pa
         mesh.save(tmp_path / f"run_{index}.vtp")
     text, _ = drafted(tmp_path)
     assert "# forces:" in text
-    assert "kPa, and not in Pa" in text
+    assert "kPa, not in Pa" in text
     assert parse_map(text, "cases.yaml").forces is None
 
 

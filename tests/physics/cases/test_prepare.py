@@ -207,7 +207,7 @@ def test_all_cases_that_lack_something_are_told_at_once(source: Path, tmp_path: 
     lines = told.value.seen.splitlines()
     assert [re.findall(r"run_\d", line)[0] for line in lines] == [
         "run_0", "run_1", "run_2", "run_3", "run_4", "run_5", "run_5", "run_2"]  # fmt: skip
-    assert "rum_2 (is it run_2?)" in lines[-1]
+    assert "rum_2 (did you mean run_2?)" in lines[-1]
     assert not (tmp_path / "out").exists()
 
 
@@ -216,7 +216,7 @@ def test_a_name_of_a_split_that_no_case_has_is_refused_or_said(source: Path, tmp
     with refusal("split-names-no-case") as refused:
         prepare(source, tmp_path / "out", text)
     (said,) = prepare(source, tmp_path / "out", text, skip_broken=True).warnings
-    assert "rum_2 (is it run_2?)" in refused.value.seen == said
+    assert "rum_2 (did you mean run_2?)" in refused.value.seen == said
 
 
 def test_what_vtk_says_of_a_file_is_told_without_the_addresses_of_its_objects(source: Path, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_positions_far_from_the_origin_and_what_is_the_same_everywhere_are_said(
             mesh.save(path)
     said = "\n".join(prepare(tmp_path / "source", tmp_path / "out").warnings)
     assert "surface_points spans" in said
-    assert "32 bits are 0.5 apart" in said
+    assert "32-bit numbers are 0.5 apart" in said
     assert "surface_wall_shear is 0, 2, 0 everywhere" in said
 
 

@@ -177,7 +177,7 @@ def test_a_temperature_is_in_the_unit_of_most_cases(cold: int, unit: str, tmp_pa
         mesh.save(file)
     text, _ = drafted(root)
     assert parse_map(text, "m").sets["volume"].fields["temperature"].unit == unit
-    assert f"{unit}, as {cold} of 5 cases have less than 150" in text
+    assert f"{unit}, because {cold} of 5 cases go below 150" in text
 
 
 def test_a_component_that_is_noise_beside_another_is_left_out(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_the_draft_says_that_the_sign_of_a_mode_cannot_be_learned(tmp_path: Path
             (file.parent / f"mode_{step}.vtu").write_bytes(file.read_bytes())
         file.unlink()
     text, _ = drafted(root)
-    assert "Modes of vibration have any sign" in text
+    assert "The sign of a vibration mode is arbitrary" in text
     assert list(parse_map(text, "m").outputs) == ["eigenfrequency_1"]
 
 
