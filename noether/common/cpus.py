@@ -11,8 +11,7 @@ from noether.common.numbers import counted, whole_number
 
 @dataclass(frozen=True)
 class UsableCpus:
-    """The CPUs that this process may run on (its affinity), the number the machine has, and the cgroups' CPU quota in
-    CPUs (None: unlimited)."""
+    """The CPUs of this process's affinity, the machine's number of CPUs, and the cgroups' quota (None: no quota)."""
 
     allowed: tuple[int, ...]
     machine: int
