@@ -1,4 +1,4 @@
-"""Writes docs/commands.md, the help of every command: `make docs`."""
+"""Write docs/commands.md, the help of every command: `make docs`."""
 
 from noether.cli.binding import bind
 from noether.cli.commands import verbs
@@ -8,7 +8,7 @@ def commands_reference() -> str:
     """Return the page as Markdown."""
     parts = [
         "# Commands\n",
-        "Written by `make docs` from the commands themselves: what `noether COMMAND --help` says.\n",
+        "`make docs` generates this page from the output of `noether COMMAND --help`.\n",
     ]
     for verb in verbs():
         parts += [f"## noether {verb}", "", "```text", *bind([*verb.split(), "--help"]).words, "```", ""]

@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "noether"
 HEAD = """\
 # Errors
 
-A request that cannot be carried out is answered in three parts, and its first line ends with a code in brackets, which
-stays when the words change:
+A refused request is reported in three parts. The first line ends with a code in brackets, which stays the same when the
+message is reworded:
 
 ```
 noether: an effective batch of 63 cannot be shared equally by 2 ranks [batch-not-divisible]
@@ -25,7 +25,7 @@ noether: an effective batch of 63 cannot be shared equally by 2 ranks [batch-not
   fix       trainer.effective_batch_size=64
 ```
 
-In the table, `{name}` stands for a value and `…` for what depends on the case.
+In the table, `{name}` stands for a value and `…` for a part that varies.
 
 | code | message | expected | fix |
 |---|---|---|---|

@@ -100,8 +100,8 @@ def rules_table(scripts: Sequence[Judged]) -> Iterator[str]:
     yield from (
         "# The rules of `slurm-lint`",
         "",
-        f"`make docs` writes this page. A rule that fired on none of {len(scripts):,} public scripts guards against a",
-        "hang, or needs what they do not show: a file that cannot be read, a site's file.",
+        f"`make docs` generates this page. The column `fired on` counts the scripts, of {len(scripts):,} public ones, with a",
+        "finding of the rule. A rule with 0 guards against a hang, or needs an unreadable file or a site's file.",
         "",
     )
     yield from ("| rule | level | fired on | why |", "|---|---|---|---|")
