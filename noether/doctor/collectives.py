@@ -1,4 +1,4 @@
-"""What one rank of the doctor does with torch, step by step, once the ranks have met as those of a training do."""
+"""The torch steps of one rank of the doctor, after the ranks have met in the same way as the ranks of a training."""
 
 import os
 import statistics
@@ -20,10 +20,10 @@ GLOO_LIMIT, NCCL_LIMIT = timedelta(seconds=8), timedelta(seconds=14)
 
 
 def walk_steps(context: WorkerContext, asks: int) -> None:
-    """Take every step, and write what each one told to rank-N.json of the log folder; what fails raises.
+    """Take every step, and write each step's answer to rank-N.json in the log folder; a failing step raises.
 
-    `distributed.init_timeout_s` is for the store of a launcher, `timeout_s` for the others to have imported torch too.
-    The rank `asks` is the one of its process that lists the devices.
+    `distributed.init_timeout_s` limits the wait for a launcher's store; `timeout_s` the wait for other ranks, which
+    may still be importing torch. Among a process's ranks, the rank `asks` lists the devices.
     """
     worker, limits, told = context.worker, context.run_info.distributed, dict[str, Any]()
 
@@ -97,7 +97,7 @@ def _check_sum(device: torch.device, group: Any) -> None:
 def _measure(backend: str, device: torch.device, group: Any) -> dict[str, Any]:
     """Time sums of a small and a large tensor over the group.
 
-    Returns the microseconds of the small sum and the MB/s of the large one: bytes divided by time, and the "bus"
+    Return the microseconds of the small sum and the MB/s of the large one: bytes divided by time, and the "bus"
     bandwidth, 2 (n - 1) / n times that, which is independent of the number n of ranks (nccl-tests, PERFORMANCE.md).
     """
 

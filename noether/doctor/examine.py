@@ -40,15 +40,15 @@ from noether.training.preflight import check_software
 DEFAULT_SECONDS = 50.0
 SHORTEST_SECONDS = 5.0
 MEETING_SHARE, JOIN_SHARE = 0.36, 0.44
-"""How long rank 0 waits for the other ranks, and they try to reach it, as shares of the whole time: rank 0 may start to
-listen late, because it reads its own host's facts first."""
+"""Shares of the whole time for which rank 0 waits for the other ranks, and for which these try to reach it: rank 0 may
+start to listen late, because it reads its own host's facts first."""
 DRIVER_SHARE = 0.3
-"""How long the NVIDIA driver may take at most to answer, as a share of the whole time: 15 s by default."""
+"""The longest time that the NVIDIA driver may take to answer, as a share of the whole time: 15 s by default."""
 WATCHDOG_SECONDS = 5.0
-"""If the doctor itself hangs, the watchdog ends it this long after its time limit: by default about a minute in all."""
+"""If the doctor itself hangs, the watchdog ends it this long after its time limit, by default after 55 s in all."""
 RANK = "noether.doctor.participant.examine_rank"
 SILENCE_S = 3600.0
-"""No process counts as lost because it is silent: each waits for its own ranks, and every question has a limit."""
+"""Silence does not make a process count as lost: each waits for its own ranks, and every request has a time limit."""
 
 
 def doctor_here(overrides: Sequence[str], hp: str | None, seconds: float, as_json: bool) -> int:
@@ -75,7 +75,7 @@ def doctor_here(overrides: Sequence[str], hp: str | None, seconds: float, as_jso
     if speaks:
         print_report(report, as_json)
     code = ExitCode.FAILED if speaks and any(one.level == "error" for one in report.findings) else ExitCode.DONE
-    if multiprocessing.active_children():  # Python would wait for them, and the kernel does not let go of them.
+    if multiprocessing.active_children():  # Python would wait for them, but they hang in the kernel.
         os._exit(code)
     return code
 
@@ -92,7 +92,7 @@ def _give_up(report: DoctorReport, clock: TimeBudget, as_json: bool) -> None:
 def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool:
     """Fill the report and return whether this process should print it."""
     clock.step = "the facts of this host"
-    os.environ.setdefault("PYTHONSAFEPATH", "1")  # What is spawned finds no modules in the working folder either.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # Spawned processes must not import from the working folder either.
     facts, found = read_host(config, clock.left(DRIVER_SHARE))
     known, launch = find_place(config, facts)
     report.placement, report.host = known, facts.host
@@ -111,7 +111,7 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
     except RequestError as error:
         refusal = error
     os.environ.update(openmp_defaults(os.environ))
-    # They import torch, each with one thread, while the processes connect; nobody waits for those that are spawned.
+    # They import torch, each with one thread, while the processes connect, so spawning them costs no extra time.
     alone, asks = replace(here, cpus=None), here.workers[0].rank
     workers = LocalRanks(start_workers(alone, RANK, asks, run, ports, methods=("spawn",)))
     link = open_link(here, run, ports)
@@ -135,7 +135,7 @@ def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, l
 
     A host whose devices are refused takes part on its CPUs, so that rank 0 can report why.
     """
-    driver = facts.driver or Driver()  # Asking the driver again could hang.
+    driver = facts.driver or Driver()  # Querying the driver again could hang.
     request, process = launch_request(config), read_process_facts()
     try:
         placement, refusal = resolve_or_on_cpus(request, os.environ, facts.host, driver.listed, process)
@@ -151,15 +151,15 @@ def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, l
         try:
             check(config, placement)
         except RequestError as error:
-            # A batch that these ranks cannot share says nothing of the machine: the settings may not be the run's.
+            # A batch that these ranks cannot share is not the machine's fault: the settings may not be the run's.
             found.append(replace(refused(name, error), level="warning" if name == "batch" else "error"))
     return placement, found
 
 
 def _as_doctors(run: RunInfo, clock: TimeBudget, share: float) -> RunInfo:
-    """Return what the doctor's processes are given, for what a run's are, under a name that no run has.
+    """Return a run's info adapted to the doctor's processes, under a launcher name that no run has.
 
-    They meet whatever their devices, which are compared, within this share of the time.
+    They meet within this share of the time, even if their devices differ; the doctor compares the devices later.
     """
     identity = replace(run.identity, launcher=f"doctor:{run.identity.launcher}", device_kind="")
     limits = DistributedConfig(
@@ -169,7 +169,7 @@ def _as_doctors(run: RunInfo, clock: TimeBudget, share: float) -> RunInfo:
 
 
 def _alone(placement: Placement | None, host: str) -> Placement:
-    """Return the place of a process that is alone, or that its launcher refuses: it meets its children here."""
+    """Return the placement of a process that is alone or has no placement; it meets its workers on this host."""
     if placement is None:
         here = (Worker(0, 0, 0, Device("cpu")),)
         return Placement("", 1, (host,), 0, here, Endpoint("127.0.0.1", 0), restarts=0, reasons={}, local_world_size=1)

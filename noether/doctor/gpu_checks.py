@@ -1,4 +1,4 @@
-"""The health of NVIDIA GPUs, by NVML and the kernel log, and the networks that NCCL uses through libfabric."""
+"""Checks the health of NVIDIA GPUs by NVML and the kernel log, and the networks that NCCL uses through libfabric."""
 
 import contextlib
 import ctypes
@@ -42,7 +42,7 @@ class GpuHealth:
     ecc: whether ECC corrects memory errors. uncorrected: uncorrected memory errors since the driver was loaded.
     remap_pending: whether memory rows wait for a reset to be remapped. remap_failed: whether remapping failed.
     slowed_by: why its clock is reduced. clock, most_clock: current and highest clock of its processors, in MHz.
-    links_up, links_down: numbers of NVLinks. lost: the driver lists it and cannot reach it.
+    links_up, links_down: numbers of NVLinks. lost: the driver lists the GPU but cannot reach it.
     """
 
     index: int
@@ -60,7 +60,7 @@ class GpuHealth:
 
 @dataclass(frozen=True)
 class Fabric:
-    """Slingshot and EFA: their devices, which of their libraries can be loaded, and the path of NCCL's plugin."""
+    """The Slingshot (cxi) and EFA devices, which of their libraries can be loaded, and the path of NCCL's plugin."""
 
     cxi: tuple[str, ...] = ()
     efa: tuple[str, ...] = ()
@@ -108,10 +108,10 @@ def read_health(nvml: Any) -> tuple[GpuHealth, ...]:
 def read_xids(path: Path = Path("/dev/kmsg")) -> tuple[tuple[str, int], ...]:
     """Return the GPU errors in the kernel log as (address, Xid number), without repeats, in the order of the log.
 
-    OSError: this user may not read it.
+    OSError: this user may not read the log.
     """
     descriptor, log = os.open(path, os.O_RDONLY | os.O_NONBLOCK), b""
-    # The end of the log; or the kernel overwrote part of it during the read: what was read counts.
+    # Suppressed: the log's end, or the kernel overwriting part of it during the read. What was read so far is used.
     with os.fdopen(descriptor, "rb", buffering=0) as file, contextlib.suppress(BlockingIOError, BrokenPipeError):
         while part := file.read(16384):
             log += part
@@ -173,7 +173,7 @@ def check_gpu_health(facts: "HostFacts") -> list[Diagnosis]:
 
 
 def _problems(gpus: Sequence[GpuHealth], xids: Sequence[tuple[str, int]]) -> Iterator[tuple[Level, str, str, str]]:
-    """Yield (level, seen, expected, fix) of every problem.
+    """Yield (level, seen, expected, fix) for every problem.
 
     An NVLink that is down on every GPU was never connected: a bridge between PCIe cards uses some of their links.
     """
@@ -197,7 +197,7 @@ def _of_gpu(gpu: GpuHealth) -> Iterator[tuple[Level, str, str, str]]:
     reset = f"nvidia-smi --gpu-reset -i {gpu.index}      (with nothing running on it; or restart the host)"
     if gpu.lost:
         fix = "restart the host, or leave this GPU out by CUDA_VISIBLE_DEVICES"
-        yield "error", f"{name} does not answer: the driver lists it and cannot reach it", "a GPU that answers", fix
+        yield "error", f"{name} does not answer: the driver lists it but cannot reach it", "a GPU that answers", fix
     if gpu.remap_failed:
         fix = f"{look} ROW_REMAPPER      (stop using this GPU: it needs to be replaced)"
         yield "error", f"{name}: memory rows could not be remapped", "working memory", fix
@@ -237,7 +237,7 @@ def check_fabric(facts: "HostFacts", environ: Mapping[str, str]) -> Diagnosis:
     return first_of_problems(
         "fabric",
         f"{seen}; {found.plugin}",
-        (missing, "warning", f"{seen}; no {missing}", "all of them: else NCCL silently uses TCP", library_path),
+        (missing, "warning", f"{seen}; no {missing}", "all of them: otherwise NCCL silently uses TCP", library_path),
         (plugin == "none", "warning", f"{seen}; NCCL_NET_PLUGIN=none", "the plugin", "unset NCCL_NET_PLUGIN"),
         (net.lower() in ("socket", "ib"), "warning", f"{seen}; NCCL_NET={net}", "libfabric", socket),
     )

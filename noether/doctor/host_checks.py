@@ -21,7 +21,7 @@ MIB, GIB = 1 << 20, 1 << 30
 SMALL_SHARED_MEMORY = 64 * MIB
 """Docker's default (docker run --shm-size)."""
 ENOUGH = GIB
-"""Of shared memory, of locked memory, and of free space in a folder."""
+"""Bytes: enough shared memory, locked memory, or free space in a folder."""
 NO_DISK = 100 * MIB
 UNLIMITED = (-1, (1 << 63) - 1, (1 << 64) - 1)
 
@@ -34,10 +34,10 @@ def check_host(
     environ: Mapping[str, str],
     load: float,
 ) -> list[Diagnosis]:
-    """Return what all checks of a host find.
+    """Return the findings of all checks of a host.
 
-    `torch` and `devices` are what a rank told of these steps, or its "error". `load` counts the processes of the host
-    that compute or wait for a disk.
+    `torch` and `devices`: a rank's answers from these steps, or its "error". `load`: the number of processes on the
+    host that compute or wait for a disk.
     """
     on_gpus = any(worker.device.kind == "cuda" for worker in place.workers)
     return [
@@ -69,8 +69,8 @@ def check_versions(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
 
 
 def check_torch(torch: Mapping[str, Any], load: float = 0.0, cores: int = 1) -> Diagnosis:
-    """Check that `import torch` works in time; `load` counts this host's processes that compute or wait for a disk."""
-    # On a busy machine a sound torch may take minutes; on an idle one, its disk hangs.
+    """Check that `import torch` works in time; `load`: the processes of this host that compute or wait for a disk."""
+    # On a busy machine an intact torch may take minutes; on an idle one, a late import means a hung disk.
     is_busy = load > cores
     seen = f"import torch: {torch.get('error')}"
     late = seen + (f"; the load is {load:.1f} on {cores} cores" if is_busy else "")
@@ -163,7 +163,7 @@ def check_shared_memory(facts: HostFacts, gpu_ranks: int) -> Diagnosis:
     fix = "mount -o remount,size=8g /dev/shm      (in a container: --shm-size=8g or --ipc=host)"
     if facts.container in ("docker", "podman"):
         fix = f"{facts.container} run --shm-size=8g …      (or --ipc=host)"
-    seen, expected = f"/dev/shm has {size_text(size)}", f"{size_text(ENOUGH)} or more: else NCCL cannot start"
+    seen, expected = f"/dev/shm has {size_text(size)}", f"{size_text(ENOUGH)} or more: otherwise NCCL cannot start"
     level: Level = "error" if size <= SMALL_SHARED_MEMORY else "warning"
     return first_of_problems("shared memory", seen, (size < ENOUGH, level, seen, expected, fix))
 
@@ -188,7 +188,7 @@ def check_infiniband(facts: HostFacts) -> Diagnosis:
 
 
 def check_locked_memory(facts: HostFacts) -> Diagnosis:
-    """Check RLIMIT_MEMLOCK: InfiniBand locks the memory that it sends from."""
+    """Check RLIMIT_MEMLOCK, because InfiniBand locks the memory that it sends from."""
     if facts.memlock is None:
         return skipped("locked memory", "RLIMIT_MEMLOCK cannot be read")
     is_little = facts.memlock not in UNLIMITED and facts.memlock < ENOUGH
@@ -200,7 +200,7 @@ def check_locked_memory(facts: HostFacts) -> Diagnosis:
 
 
 def check_cores(facts: HostFacts, environ: Mapping[str, str], ranks: int, ranks_on_node: int) -> Diagnosis:
-    """Compare the threads of a rank with the cores of this process, which has `ranks` of the node's ranks."""
+    """Compare a rank's thread count with this process's cores; the process has `ranks` of the node's ranks."""
     if facts.cpus is None:
         return skipped("cores", "the CPU affinity cannot be read")
     try:

@@ -35,7 +35,7 @@ from noether.launch.detect.limits import shared_memory_size
 from noether.launch.processes.death_signal import die_with_parent
 
 PROBE_SECONDS, START_SECONDS = 6.0, 4.0
-"""How long one probe may take, and its process to start. A file system that needs longer is treated as hung."""
+"""Seconds that a probe, and the start of its process, may take. A file system that needs longer counts as hung."""
 PACKAGES = ("torch", "numpy", "scipy", "fire", "pydantic", "hydra", "omegaconf", "yaml", "safetensors", "rich")
 
 
@@ -44,7 +44,7 @@ NETWORK_TYPES = {
     "ncpfs", "nfs", "nfs4", "orangefs", "panfs", "pvfs2", "s3fs", "smb3", "smbfs", "sshfs", "virtiofs",
     "wekafs",
 }  # fmt: skip
-"""Types as mount(8) names them; those in user space have "fuse." before."""
+"""File system types as mount(8) names them; those in user space have the prefix "fuse."."""
 
 _LINE = re.compile(r"(?:[^ ]* ){4}([^ ]*).*? - ([^ ]*) ([^ ]*)")
 
@@ -53,8 +53,8 @@ _LINE = re.compile(r"(?:[^ ]* ){4}([^ ]*).*? - ([^ ]*) ([^ ]*)")
 class Folder:
     """A folder that a run writes to. `fixed_by` is the variable or setting that chooses another folder.
 
-    `kind` and `source` are the type of its file system and what is mounted; `free` is in bytes; `refusal` is why it
-    cannot be written. Where its file system did not answer, `answered` is false and the rest unknown.
+    `kind` and `source`: the type and the mounted source of its file system; `free`: its free bytes; `refusal`: why the
+    folder cannot be written to. If the file system did not answer, `answered` is False and the rest is unknown.
     """
 
     purpose: str
@@ -68,7 +68,7 @@ class Folder:
 
     @property
     def on_network(self) -> bool:
-        """Whether the files are on another machine, so that locks are slow and any call may hang."""
+        """True if the files are on another machine, so that locks are slow and any call may hang."""
         return self.kind.removeprefix("fuse.") in NETWORK_TYPES
 
 
@@ -82,7 +82,7 @@ class Infiniband:
 
     @property
     def is_active(self) -> bool:
-        """Whether a port is connected."""
+        """True if a port is connected."""
         return any(state == "ACTIVE" for _, state in self.ports)
 
 
@@ -98,7 +98,7 @@ class User:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What was found on one host; what did not answer is None."""
+    """The facts found on one host; a fact whose probe did not answer is None."""
 
     host: str = ""
     boot: str = ""
@@ -120,7 +120,7 @@ class HostFacts:
 def read_host(config: RunConfig, driver_seconds: float) -> tuple[HostFacts, list[Diagnosis]]:
     """Return the facts of this host, read by a child process, and a finding if they cannot be read.
 
-    The NVIDIA driver has `distributed.driver_timeout_s`, but not more than `driver_seconds`.
+    The NVIDIA driver may take `distributed.driver_timeout_s` to answer, but at most `driver_seconds`.
     """
     spawning = multiprocessing.get_context("spawn")
     reader, writer = spawning.Pipe(duplex=False)
@@ -135,7 +135,7 @@ def read_host(config: RunConfig, driver_seconds: float) -> tuple[HostFacts, list
         why = "no answer in time"
     except EOFError:
         child.join(1.0)
-        why = f"the process that reads them has ended with {child.exitcode}"
+        why = f"the process that reads them ended with exit code {child.exitcode}"
     finally:
         child.kill()
     seen = f"the facts of this host cannot be read: {why}"
@@ -168,7 +168,7 @@ def wanted_folders(output_path: Path, environ: Mapping[str, str]) -> list[tuple[
 
 
 def gather_facts(folders: Sequence[tuple[str, str, str]], driver_seconds: float = PROBE_SECONDS) -> HostFacts:
-    """Return the facts without those that take longer than PROBE_SECONDS; the NVIDIA driver has a limit of its own."""
+    """Return all facts whose probes end within PROBE_SECONDS; the NVIDIA driver has its own limit."""
     probes: dict[str, Callable[[], Any]] = {
         "boot": boot_id, "shared_memory": shared_memory_size,
         "memlock": lambda: resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], "infiniband": _infiniband,
@@ -203,7 +203,7 @@ def gather_facts(folders: Sequence[tuple[str, str, str]], driver_seconds: float 
 
 
 def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
-    """Examine the file system that a folder is on or would be created on. Hangs if that file system hangs."""
+    """Examine the file system on which a folder is or would be created. Hangs if that file system hangs."""
     mounts = Path("/proc/self/mountinfo").read_text(errors="replace") if sys.platform == "linux" else ""
     resolved = Path(os.path.realpath(path))
     kind, source = mount_of(resolved, mounts)
@@ -221,10 +221,10 @@ def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
 
 
 def mount_of(path: Path, mounts: str) -> tuple[str, str]:
-    """Return type and source of the file system that an absolute path is on, by the text of /proc/self/mountinfo.
+    """Return type and source of an absolute path's file system, from the text of /proc/self/mountinfo.
 
-    The longest mount point above the path counts; of equal ones, the last. Optional fields end at a single dash, and
-    spaces are written \\040 (proc(5)).
+    It is the file system with the longest mount point above the path; of equal ones, the last. In the text, optional
+    fields end at a single dash, and spaces are written \\040 (proc(5)).
     """
     found, depth = ("", ""), 0
     for line in filter(None, map(_LINE.match, mounts.splitlines())):

@@ -1,4 +1,4 @@
-"""One process of the doctor: its ranks, which meet as those of a training do, and what it finds on its own host."""
+"""One process of the doctor: its ranks, which meet as the ranks of a training do, and its findings on its own host."""
 
 import json
 import os
@@ -25,17 +25,17 @@ from noether.launch.processes.worker import write_to_log
 from noether.runs.provenance import image_record
 
 TORCH_SHARE = 0.5
-"""How long `import torch` may take, as a share of the whole time: 25 s by default."""
+"""The time that `import torch` may take, as a share of the whole time: 25 s by default."""
 LEADER_SHARE, FOLLOWER_SHARE = 0.9, 0.8
-"""When the processes stop waiting for their ranks, as shares of the whole time: rank 0 may have started earlier."""
+"""Shares of the whole time after which rank 0's process, and the others, stop waiting: rank 0's may begin earlier."""
 POLL_S = 0.2
-"""The longest time between two looks at a link, which has time limits of its own."""
+"""The longest time between two polls of a link, which has its own time limits."""
 
 
 class TimeBudget:
-    """Tracks how much of its seconds the doctor has left.
+    """Tracks how much of its time the doctor has left.
 
-    For the watchdog, `step` is what it does, and `scratch` the folder that it has made, "" before.
+    For the watchdog, `step` names the doctor's current step, and `scratch` the folder that it created; "" before that.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -48,10 +48,10 @@ class TimeBudget:
 
 
 def examine_rank(context: WorkerContext, asks: int) -> int:
-    """Be a rank of the doctor: the target of its workers."""
-    # Libraries write to descriptor 1 (NCCL_DEBUG=INFO does), where rank 0 prints JSON.
+    """Run one rank of the doctor; the target of its workers."""
+    # Libraries write to stdout (as with NCCL_DEBUG=INFO), where rank 0 prints JSON.
     write_to_log(context.run_info.log_folder / f"rank-{context.worker.rank}.log")
-    from noether.doctor.collectives import walk_steps  # With torch, which may be broken.
+    from noether.doctor.collectives import walk_steps  # This imports torch, which may be broken.
 
     walk_steps(context, asks=asks)
     return 0
@@ -71,12 +71,12 @@ class Participant:
     started: float = field(default_factory=time.monotonic)
 
     def wait_until(self, is_over: Callable[[], bool], seconds: float) -> bool:
-        """Serve the ranks and the link until something is true, or the time is up; return whether it is true."""
+        """Serve the ranks and the link until `is_over` returns True or the time is up; return its last value."""
         deadline, link, workers, has_met = time.monotonic() + seconds, self.link, self.workers, False
         while True:
             if isinstance(link, Spoke) and workers.listener_seen:
                 link.look_for(workers.listener_seen)
-            # The other processes of a torchrun are found by its ranks, through its store.
+            # Under torchrun, the ranks find the other processes, through its store.
             link.note_arrivals(workers.arrived if self.placement.endpoint.served_by else link.own_ranks)
             link.poll()
             if link.meeting is not None and not has_met:
@@ -88,7 +88,7 @@ class Participant:
             workers.hear(wait([*link.descriptors(), *workers.sources()], min(left, POLL_S)))
 
     def has_settled(self) -> bool:
-        """Whether it is known where the ranks meet, or that they cannot; rank 0 waits for nobody where some refuse."""
+        """Return whether the ranks have met or cannot meet: no rank is alive to join, or all missing ranks refused."""
         link = self.link
         refuses = isinstance(link, Hub) and link.reports and not set(link.missing).difference(*link.came)
         if self.placement.endpoint.served_by and not self.workers.alive:
@@ -96,7 +96,7 @@ class Participant:
         return link.is_settled or bool(refuses)
 
     def is_done(self) -> bool:
-        """Return whether the ranks here have done what they can."""
+        """Return whether the ranks here have done all that they can."""
         going_on = [rank for rank in self._told() if rank["rank"] in self.workers.alive]
         if any("torch" not in rank for rank in going_on):
             return time.monotonic() - self.started >= self.clock.seconds * TORCH_SHARE
@@ -104,7 +104,7 @@ class Participant:
         return not going_on or (cannot_meet and all("devices" in rank for rank in going_on))
 
     def _meeting_findings(self) -> Iterator[Diagnosis]:
-        """Return what came of meeting; nothing where only rank 0 has something to say of it."""
+        """Yield the findings about the ranks' meeting; ranks that came late are left to `check_presence`."""
         link, host, is_hub = self.link, self.link.endpoint.host, isinstance(self.link, Hub)
         meeting, failure, why = link.meeting, link.failure, link.not_met
         if meeting is not None:
@@ -120,11 +120,11 @@ class Participant:
             yield Diagnosis("port", "error", one_line(why), "rank 0 listening there")
         elif is_hub and not self.has_settled():
             yield Diagnosis("names", "error", f"{host}: no answer in time", "a name server that answers")
-        if meeting is None:  # The store of a launcher may have refused ranks.
+        if meeting is None:  # A launcher's store may have refused ranks.
             yield from (refused("port", one.refusal) for one in self.workers.reports.values() if one.kind == "refused")
 
     def _told(self) -> list[dict[str, Any]]:
-        """Return what each rank here has told of its steps, as `check_chain` takes it."""
+        """Return what each rank here has reported about its steps, in the form that `check_chain` takes."""
         found = []
         for rank, worker in self.workers.workers.items():
             log, report = worker.context.run_info.log_folder / f"rank-{rank}.log", self.workers.reports.get(rank)
@@ -150,9 +150,9 @@ class Participant:
             torch = {"error": lacking["error"], "late": lacking["follows"] == "timed-out"}
         devices = told[0].get("devices") or {"error": told[0]["error"]} if lacking is None else {}
         here = check_host(self.facts, self.placement, torch, devices, os.environ, os.getloadavg()[0])
-        # What should be the same on every host.
+        # These should be the same on every host.
         versions = {name: str(torch[key]) for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)}
-        if (image := image_record()) is not None:  # Docker's own digest is not known inside; revision and lock are.
+        if (image := image_record()) is not None:  # Docker's own digest is unknown inside; revision and lock are known.
             built = f"{image['flavour']} {image['git_revision']} {image['lock_sha256'][:12]}"
             versions["image"] = image["digest"] or built
         return {
@@ -171,9 +171,9 @@ class Participant:
 
 
 def lead(process: Participant, hub: Hub, listener: RunListener | None, report: DoctorReport) -> None:
-    """Run rank 0's process: let the ranks meet, ask every process, and fill the report."""
+    """Run rank 0's process: let the ranks meet, request every process's report, and fill the report."""
     process.clock.step = "the ranks, and what every host found"
-    hub.ask(dict)  # Those that come later are asked, too.
+    hub.ask(dict)  # Processes that connect later are asked, too.
     seconds = process.clock.left(LEADER_SHARE)
     process.wait_until(lambda: process.has_settled() and process.is_done() and not hub.silent(), seconds)
     told = [process.report(), *(hub.answers[ranks] for ranks in sorted(hub.answers))]
@@ -187,7 +187,7 @@ def lead(process: Participant, hub: Hub, listener: RunListener | None, report: D
         report.findings.append(replace(finding, hosts=(loss.host,), ranks=ranks))
     if listener is not None:
         versions: dict[str, dict[str, str]] = {}
-        for answer in told:  # Ranks of one host may differ too; then each has its own entry.
+        for answer in told:  # If processes of one host differ, each has its own entry.
             is_known = versions.setdefault(answer["host"], answer["versions"]) == answer["versions"]
             name = answer["host"] if is_known else f"{answer['host']} rank {answer['ranks'][0]}"
             versions[name] = answer["versions"]
@@ -207,7 +207,7 @@ def lead(process: Participant, hub: Hub, listener: RunListener | None, report: D
 
 
 def follow(process: Participant, spoke: Spoke, report: DoctorReport) -> bool:
-    """Run every other process: answer rank 0, or fill the report and return True, so that it is printed here."""
+    """Run a process without rank 0: answer rank 0, or fill the report and return True, so that it is printed here."""
     process.clock.step = "the ranks, and reaching rank 0"
 
     def is_over() -> bool:
@@ -225,7 +225,7 @@ def follow(process: Participant, spoke: Spoke, report: DoctorReport) -> bool:
 
 
 def _lost(hub: Hub, seconds: float) -> dict[tuple[int, ...], WorkerReport]:
-    """Return, by their ranks, the processes that did not answer, refused the run, or are gone."""
+    """Return the processes that did not answer, refused the run, or are gone, by their ranks."""
     found = {
         peer.ranks: WorkerReport(peer.ranks[0], peer.host, "lost", f"no answer within {seconds:.0f} s")
         for peer in hub.silent()
@@ -250,10 +250,10 @@ def _presence(
     for number, (ranks, loss) in enumerate(lost.items()):
         node = nodes.index(loss.host) if loss.host in nodes else -1 - number
         came.setdefault(node, (loss.host, []))[1].extend(ranks)
-    # Else they had no way to come.
+    # Otherwise the missing ranks had no way to connect.
     is_known = hub.reports or hub.meeting is not None or isinstance(hub.not_met, JoinError)
     found = [check_presence(hub.world_size, nodes, came, hub.run_info.distributed.init_timeout_s)] if is_known else []
     for caller in listener.strays.values():
-        seen = f"rank {caller.ranks[0]} on {caller.host} was refused: it is of {caller.identity}"
+        seen = f"rank {caller.ranks[0]} on {caller.host} was refused: it belongs to {caller.identity}"
         found.append(Diagnosis("peers", "warning", seen, f"ranks of this run: {hub.run_info.identity}"))
     return found

@@ -26,7 +26,7 @@ LEVELS = get_args(Level)
 class Diagnosis:
     """The result of one check.
 
-    `fix` is the line that fixes it. `hosts` and `ranks` say where it was found;
+    `fix`: the line that fixes the problem. `hosts` and `ranks`: where it was found;
     both are empty if it concerns the whole run.
     """
 
@@ -45,7 +45,7 @@ def skipped(check: str, reason: str) -> Diagnosis:
 
 
 def first_of_problems(check: str, works: str, *problems: tuple[object, Level, str, str, str]) -> Diagnosis:
-    """Return the first problem that is there, of (is there, level, seen, expected, fix); else "ok" and what `works`."""
+    """Return the first of the problems (is there, level, seen, expected, fix) that is there; else "ok" with `works`."""
     for is_there, *words in problems:
         if is_there:
             return Diagnosis(check, *words)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ class DoctorReport:
     started: float = field(default_factory=time.monotonic)
 
     def add(self, told: dict[str, Any]) -> None:
-        """Record what a process told in its report. Each host is kept once, with all its ranks."""
+        """Add a process's report. Each host is kept once, with all its ranks."""
         facts, ranks = told["facts"], told["ranks"]
         found = [Diagnosis(*words) for words in told["findings"]]
         self.findings += [replace(finding, hosts=(facts["host"],), ranks=tuple(ranks)) for finding in found]

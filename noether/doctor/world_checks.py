@@ -1,4 +1,4 @@
-"""Checks that all ranks are present, that the hosts agree, and the chain between the ranks. Pure functions."""
+"""Checks that all ranks are present, that hosts agree, and each step between the ranks. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,10 +9,10 @@ from noether.doctor.report import Diagnosis, Level, first_of_problems, skipped
 from noether.launch.processes.context import named_ranks
 
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}
-"""Chosen below what 1 Gb/s Ethernet (125 MB/s) and 10 Gb/s Ethernet (1250 MB/s) reach, allowing for overhead."""
+"""Chosen below the speed of 1 Gb/s (125 MB/s) and 10 Gb/s Ethernet (1250 MB/s), allowing for overhead."""
 MUST_AGREE = ("noether", "torch", "CUDA", "NCCL", "devices")
-"""A run cannot work on hosts that differ in them: its link refuses another noether, torch or kind of device, and other
-settings; another CUDA or NCCL, which the link does not compare, fails later."""
+"""A run cannot work on hosts that differ in these. Its link refuses a difference in noether, torch, kind of device or
+settings; it does not compare CUDA and NCCL, and a difference in those makes the run fail later."""
 CHAIN = {
     "store": ("every rank can write to and read from rank 0's store", "master_port=PORT      (an open port)"),
     "gloo": (
@@ -31,7 +31,7 @@ CHAIN = {
 def check_presence(
     world_size: int, nodes: Sequence[str], came: Mapping[int, tuple[str, Sequence[int]]], seconds: float
 ) -> Diagnosis:
-    """Check that all ranks are present: `came` has host and ranks of those that did within `seconds`, by node rank."""
+    """Check that all ranks connected within `seconds`; `came` maps each connected node's rank to its host and ranks."""
     missing = set(range(world_size)).difference(*(ranks for _, ranks in came.values()))
     absent = [name for index, name in enumerate(nodes) if index not in came]
     there = ", ".join(f"{named_ranks(ranks)} on {host}" for host, ranks in came.values())
@@ -45,7 +45,7 @@ def check_presence(
 
 
 def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
-    """Check that all hosts have the same versions and devices; `versions` has those of each host, by name."""
+    """Check that all hosts have the same versions and devices; `versions` maps each host to its values by name."""
     for name in dict.fromkeys((*MUST_AGREE, *(key for found in versions.values() for key in found))):
         by_value: dict[str, list[str]] = {}
         for host, found in versions.items():
@@ -62,22 +62,22 @@ def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
 
 
 def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:
-    """Check that no two machines share a name: `boots` has, by node rank, the host's name and its kernel's boot id."""
+    """Check that no two machines share a name: `boots` maps a node rank to its host name and its kernel's boot id."""
     by_name: dict[str, dict[str, int]] = {}
     for node, (name, boot) in boots.items():
         by_name.setdefault(name, {})[boot] = node
     shared = [(name, machines.values()) for name, machines in by_name.items() if len(machines) > 1]
     seen = "; ".join(f"nodes {', '.join(map(str, nodes))} are all called {name}" for name, nodes in shared)
     fix = "hostnamectl set-hostname NAME      (docker run --hostname NAME)"
-    works, wanted = f"{counted(len(by_name), 'host name')}, each of one machine", "a different name for each machine"
+    works, wanted = f"{counted(len(by_name), 'host name')}, each for one machine", "a different name for each machine"
     return first_of_problems("host names", works, (seen, "error", seen, wanted, fix))
 
 
 def check_chain(told: Sequence[Mapping[str, Any]], world_size: int, where: str, hosts: int) -> list[Diagnosis]:
     """Check each step of the chain, up to the first that failed.
 
-    `told` has of each rank its "rank" and "device", by name what each step told that it has done, and the "error" that
-    ended it, with "follows" as in `WorkerReport`. `where` is the address of the store.
+    `told` holds for each rank its "rank" and "device", the answer of each completed step by name, and the "error" that
+    ended it, with "follows" as in `WorkerReport`. `where`: the address of the store.
     """
     found: list[Diagnosis] = []
     gpus = sum(rank["device"] == "cuda" for rank in told)
@@ -102,7 +102,7 @@ def check_chain(told: Sequence[Mapping[str, Any]], world_size: int, where: str, 
 
 def _broken(name: str, told: Sequence[Mapping[str, Any]], world_size: int) -> Diagnosis | None:
     by_error: dict[str, list[int]] = {}
-    # What follows from a failure elsewhere, a time-out or a lost peer, comes after the others.
+    # Errors that follow from a failure elsewhere, a timeout or a lost peer, come last.
     for rank in sorted((rank for rank in told if name not in rank), key=lambda rank: bool(rank["follows"])):
         by_error.setdefault(rank["error"], []).append(rank["rank"])
     if lost := sorted(set(range(world_size)) - {rank["rank"] for rank in told}):
@@ -115,7 +115,7 @@ def _broken(name: str, told: Sequence[Mapping[str, Any]], world_size: int) -> Di
 
 
 def check_bandwidth(measured: Sequence[Mapping[str, Any]], hosts: int) -> Diagnosis:
-    """Check the bandwidth that the slowest rank measured, as `collectives` tells it."""
+    """Check the bandwidth that the slowest rank measured; `measured` comes from `collectives`."""
     slowest = min(measured, key=lambda answer: answer["bus_mb_per_s"])
     backend = slowest["backend"]
     seen = (

@@ -1,4 +1,4 @@
-"""The page's addresses, and what each answers. Everything here reads, and nothing writes."""
+"""The page's addresses and their answers. Everything here only reads."""
 
 import csv
 import hmac
@@ -27,7 +27,7 @@ from noether.watch.watched_run import WatchedRun, WatchedRuns, shown_metric
 
 METHODS = ("GET", "HEAD")
 LOOPBACK_HEADER = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?", re.IGNORECASE | re.ASCII)
-"""Any port: a tunnel's end may have another than ours."""
+"""Any port, because a tunnel's end may have a different one."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -40,20 +40,20 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Sent with every answer. Nothing is loaded from elsewhere, no script runs that is not a file of ours, and no text can
+"""Sent with every answer. Nothing is loaded from elsewhere, no script runs except files of this page, and no text can
 become markup: with these trusted types the browser refuses innerHTML altogether."""
 
 
 class Guard:
-    """Refuses whatever is not a reading request with the token, and adds HEADERS to every answer."""
+    """Refuses every request that does not read or lacks the token, and adds HEADERS to every answer."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or passes it on without the token in its path."""
+        """Refuse one request, or pass it on with the token as its `root_path`."""
         if scope["type"] != "http":
-            return  # No web sockets: uvicorn answers 403.
+            return  # No web sockets; uvicorn answers 403.
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -71,10 +71,10 @@ class Guard:
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or not LOOPBACK_HEADER.fullmatch(hosts[0]):
             return PlainTextResponse("This page is only for this machine.\n", 403)
-        # A target need not be a path: OPTIONS has *, CONNECT a host.
+        # A request's target need not be a path: OPTIONS may send *, CONNECT a host.
         given = scope["path"].partition("/")[2].partition("/")[0].encode(errors="replace")
         if not hmac.compare_digest(given, self._token.encode()):
-            return PlainTextResponse("Open the whole address that noether watch has printed.\n", 403)
+            return PlainTextResponse("Open the full address that noether watch printed.\n", 403)
         if scope["method"] not in METHODS:
             return PlainTextResponse("This page only reads.\n", 405, {"Allow": ", ".join(METHODS)})
         return None
@@ -92,7 +92,7 @@ MORE_COLOURS = {
     "good": ("#23703a", "#6fca8b"),
     "bad": ("#b3261e", "#ff8a80"),
 }
-"""Beside the report's: colours of further runs, and of states, light and dark."""
+"""Colours beyond the report's, for further runs and for states, as (light, dark)."""
 
 
 def make_app(runs: WatchedRuns, token: str) -> ASGIApp:
@@ -136,7 +136,7 @@ def make_app(runs: WatchedRuns, token: str) -> ASGIApp:
 
 
 def _of_several(runs: WatchedRuns) -> list[Route]:
-    """Return the routes to what is shown of several runs together."""
+    """Return the routes to data about several runs together."""
 
     def comparison(request: Request) -> Response:
         found = runs.of(_keys(request))
@@ -173,7 +173,7 @@ def _of_several(runs: WatchedRuns) -> list[Route]:
 
 
 def _files_of_runs(runs: WatchedRuns) -> list[Route]:
-    """Return the routes to logs and pictures, which lie in the runs' folders."""
+    """Return the routes to logs and pictures in the runs' folders."""
 
     def log(request: Request) -> Response:
         start = request.query_params.get("from", "")
@@ -204,7 +204,7 @@ def _keys(request: Request) -> list[str]:
 
 
 def _count(text: str) -> int | None:
-    """Python refuses to read a number of thousands of digits."""
+    """Return a text's whole number, or None; Python refuses to read one with thousands of digits."""
     return int(text) if text.isdecimal() and text.isascii() and len(text) < 19 else None
 
 
@@ -227,7 +227,7 @@ def _latest(runs: list[WatchedRun]) -> dict[str, Any]:
 
 
 def _described(runs: list[WatchedRun], names: Iterable[str] = ()) -> dict[str, Any]:
-    """What is known of the metrics of several runs, and of others by their names alone."""
+    """Describe the metrics of several runs, and the metrics in `names`, which need not be known to a run."""
     described = Metrics({name: metric for run in runs for name, metric in run.described.items()})
     return {name: shown_metric(described[name]) for name in dict.fromkeys((*described, *names))}
 

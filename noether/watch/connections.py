@@ -1,4 +1,4 @@
-"""The connections of the page: how long a request may take to come, and how many wait for theirs."""
+"""Limits the page's connections: how long a request may take to arrive, and how many connections may be open."""
 
 import asyncio
 from typing import Any
@@ -6,21 +6,21 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_S = 10.0
-"""Seconds for a whole request, its body too, from the connection or from the last answer on."""
+"""Seconds for a whole request, body included, from the connection's start or the previous answer."""
 MOST_CONNECTIONS = 64
-"""A browser opens six."""
+"""A browser opens only six."""
 MOST_OF_A_HEADER = 2**14
-"""Bytes of a request's line and headers."""
+"""The most bytes of a request's line and headers."""
 
 
 class BoundedConnection(H11Protocol):
-    """Closes a connection whose request is not whole in time; of too many, the one that has kept waiting longest."""
+    """Closes a connection whose request is not complete in time; if there are too many, the one waiting longest."""
 
     connections: set[Any]
     _timer: asyncio.TimerHandle
 
     def connection_made(self, transport: Any) -> None:
-        """Begins to wait for the first request."""
+        """Start waiting for the first request."""
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > MOST_CONNECTIONS:
@@ -32,11 +32,11 @@ class BoundedConnection(H11Protocol):
         super().on_response_complete()
 
     def waits(self) -> bool:
-        """Return whether no answer is being made: the request has not come, or not whole."""
+        """Return whether no answer is in progress: the request has not arrived, or not completely."""
         return self.cycle is None or self.cycle.response_complete
 
     def close(self) -> None:
-        """Close the connection if it still waits: in order, which tells a browser that it may ask again."""
+        """Close the connection if it still waits; cleanly if possible, so that a browser knows that it may retry."""
         if self.waits():
             (self.transport.abort if self.transport.get_write_buffer_size() else self.transport.close)()
 

@@ -1,6 +1,6 @@
-"""Files of a run's folder, opened only where they really lie inside it, and the ends of its logs. No torch here.
+"""Opens files of a run's folder only if they really are inside it, and reads the ends of its logs. No torch here.
 
-A run may be a stranger's: a link in its folder, or a folder that is one, must not show a file of the reader's own.
+A run may be a stranger's: a link in its folder, or a folder that is a link, must not expose the reader's own files.
 """
 
 import codecs
@@ -25,7 +25,7 @@ T = TypeVar("T")
 def opened_inside(root: Path, path: Path) -> Iterator[BinaryIO]:
     """Open a plain file inside `root` for reading.
 
-    OSError: it is missing, cannot be read, is a link, a pipe or a device, or lies outside.
+    OSError: the file is missing, unreadable, a link, a pipe, a device, or outside `root`.
     """
     with open_plain(path) as file:
         if not _lies_in(root, path):
@@ -34,12 +34,12 @@ def opened_inside(root: Path, path: Path) -> Iterator[BinaryIO]:
 
 
 def is_inside(root: Path, path: Path) -> bool:
-    """Return whether a path is a plain file, and no link, inside `root`."""
+    """Return whether a path is a plain file inside `root`, not a link."""
     return is_plain(path) and _lies_in(root, path)
 
 
 def changed(path: Path) -> float | None:
-    """Return when a file was last written, in seconds since the epoch; None where there is none."""
+    """Return when a file was last written, in seconds since the epoch; None if there is no such file."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -47,14 +47,14 @@ def changed(path: Path) -> float | None:
 
 
 class KeptReadings:
-    """What was read of the files of a run, each read again once it has changed."""
+    """A cache of the contents of a run's files, each read again when its file has changed."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._kept: dict[Path, tuple[tuple[int, int, int], Any]] = {}
 
     def of(self, path: Path, read: Callable[[Path], T], empty: T) -> T:
-        """Return what `read` returns of a file; `empty` where it is no plain file of the run, or cannot be read."""
+        """Return `read(path)`, or `empty` if the path is not a plain file of the run, or cannot be read."""
         if not is_inside(self._root, path):
             return empty
         try:
@@ -73,16 +73,16 @@ def _lies_in(root: Path, path: Path) -> bool:
 
 
 TAIL = 2**16
-"""Bytes of a log that a page begins with, and the most it is given at once."""
+"""Bytes of a log that the page shows first, and the most that it gets at once."""
 
 
 def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]:
-    """Return what stands in a log from `start` on: `text`, `from` and `next`, in bytes.
+    """Return a log's `text` from byte `start` on, with the byte offsets `from` and `next`.
 
-    Without a start, or where the file is shorter than it or has grown by more than TAIL since, the text is the file's
-    end, from the beginning of a line on. A character that is not whole yet is left for the next time.
+    Without a start, or if the file is shorter than `start` or has grown by more than TAIL since, the text is the
+    file's end, from the beginning of a line. An incomplete last character is left for the next call.
 
-    OSError: it cannot be read.
+    OSError: the log cannot be read.
     """
     with opened_inside(folder.path, path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -99,11 +99,11 @@ def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]
 
 
 OWN = ("run_id", "output_path", "resume")
-"""Settings that say which run it is; they always differ."""
+"""Settings that identify a run; they always differ."""
 
 
 def flat_settings(root: Path, path: Path) -> dict[str, str]:
-    """Return the settings of a config.yaml by their dotted names, as text; none where it cannot be read."""
+    """Return the settings of a config.yaml by dotted name, as text; an empty dict if it cannot be read."""
 
     def read(path: Path, most: int) -> bytes:
         with opened_inside(root, path) as file:
@@ -117,7 +117,7 @@ def flat_settings(root: Path, path: Path) -> dict[str, str]:
 
 
 def _text(value: Any, deepest: int = 3) -> str:
-    """A setting in YAML's words; of lists within lists the first three levels."""
+    """Return a setting as YAML writes it; of nested lists, only the first three levels."""
     if isinstance(value, (list, tuple)) and deepest:
         return "[" + ", ".join(_text(item, deepest - 1) for item in value[:100]) + "]"
     if isinstance(value, (Mapping, list, tuple)):
@@ -126,11 +126,11 @@ def _text(value: Any, deepest: int = 3) -> str:
 
 
 def differing(settings: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:
-    """Return the settings in which runs differ, with each run's value; None where a run does not have it."""
+    """Return the settings in which runs differ, with each run's value; None for a run that lacks the setting."""
     return {name: values for name, values in side_by_side(settings).items() if name not in OWN and len(set(values)) > 1}
 
 
 def side_by_side(of_each: Sequence[Mapping[str, T]]) -> dict[str, list[T | None]]:
-    """Return settings or metrics by name, with each run's value; None where a run does not have it."""
+    """Return settings or metrics by name, with each run's value; None for a run that lacks it."""
     names = dict.fromkeys(name for one in of_each for name in one)
     return {name: [one.get(name) for one in of_each] for name in names}

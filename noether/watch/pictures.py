@@ -1,6 +1,6 @@
-"""Pictures of a run: the image files in its folder, and fields drawn from what its evaluations kept. No torch here.
+"""Pictures of a run: the image files in its folder, and fields drawn from its evaluations' arrays. No torch here.
 
-What draws (matplotlib, SciPy) takes seconds to import, and is imported with the first field.
+The drawing libraries (matplotlib, SciPy) take seconds to import, and are imported for the first field.
 """
 
 import os
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from noether.runs.report.cases import DrawnCase, FieldCases
 
 TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
-"""Image files that are shown. SVG is not: it can hold scripts."""
+"""The image files that are shown. SVG is not among them, because it can hold scripts."""
 MOST_FILES = 200
 MOST_LOOKED_AT = 5000
 MOST_BYTES = 32 * 2**20
@@ -36,9 +36,9 @@ _NOT_SEARCHED = ("checkpoints", "tensorboard")
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture: its group's title, its own, the field it shows, how, and what it is drawn by; "" and None of a file.
+    """One picture: an image file, or a drawn one, which has a `field`, how it is `seen`, and a function to `draw` it.
 
-    `id` is its name in addresses; another one once its file has changed.
+    `group`: the title of its group. `id`: its name in addresses, which changes when its file does.
     """
 
     group: str
@@ -62,7 +62,7 @@ def _id(*parts: object) -> str:
 
 
 class Pictures:
-    """The pictures of one run; drawn ones are made when they are asked for, one at a time."""
+    """The pictures of one run; fields are drawn on request, one at a time."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -72,14 +72,14 @@ class Pictures:
         self._lock = threading.Lock()
 
     def listing(self) -> list[Picture]:
-        """Return the pictures that there are now, drawn ones first."""
+        """Return the current pictures, drawn ones first."""
         with self._lock:
             found = [*self._drawn(), *islice(self._files(), MOST_FILES)]
             self._listed = {picture.id: picture for picture in found}
             return found
 
     def content(self, name: str) -> tuple[bytes, str] | None:
-        """Return a listed picture's bytes and type; None where there is none of this name, or it cannot be drawn."""
+        """Return a listed picture's bytes and type; None if the name is not listed, or the picture cannot be drawn."""
         with self._lock:
             picture = self._listed.get(name)
             if picture is None:
@@ -149,7 +149,7 @@ def _fields(folder: RunFolder, path: Path) -> "list[FieldCases]":
 
     try:
         meta, arrays = read_evaluation(path)
-    except Exception:  # A damaged archive raises whatever its damage hits: a dozen kinds are known.
+    except Exception:  # A damaged archive may raise any error: a dozen kinds are known.
         return []
     run = ReportedRun(folder.path.name, folder.path, config="", plan={}, environment={}, result={}, rows=[],
                       meta=meta, arrays=arrays)  # fmt: skip

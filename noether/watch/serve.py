@@ -13,13 +13,13 @@ from noether.common.suggest import number_of
 from noether.watch.watched_run import WatchedRuns, find_runs
 
 PORT = 8642
-"""Tried first, so that a tunnel can be set up once; where it is taken, any free port is."""
+"""Tried first, so that a tunnel can be set up once; if it is taken, any free port is used."""
 
 
 def watch_here(paths: Sequence[str], port: str | None) -> int:
-    """Serve the page of runs, and of those in folders of runs, until SIGINT or SIGTERM.
+    """Serve the page for runs, and for the runs in folders of runs, until SIGINT or SIGTERM.
 
-    RequestError: no such run, a port that is not one or is taken, or the extra is not installed.
+    RequestError: no such run, a port that is invalid or taken, or the extra is not installed.
     """
     runs = find_runs(paths)
     try:
@@ -53,7 +53,7 @@ def watch_here(paths: Sequence[str], port: str | None) -> int:
         )
         server = uvicorn.Server(config)
         _say_address(runs, listening.getsockname()[1], token)
-        with contextlib.suppress(KeyboardInterrupt):  # uvicorn has shut down, and raises the signal once more.
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn has shut down, and raises the signal again.
             server.run(sockets=[listening])
     print("\nnoether watch has ended; the runs continue", flush=True)
     return ExitCode.DONE
@@ -63,7 +63,7 @@ def _listen(port: str | None) -> socket.socket:
     wanted = PORT if port is None else number_of("port", port, int, 0, 2**16 - 1, f"--port {PORT}")
     for number in (wanted,) if port is not None else (wanted, 0):
         try:
-            return socket.create_server(("127.0.0.1", number))  # A browser quicker than the server waits from now on.
+            return socket.create_server(("127.0.0.1", number))  # From now on, a browser ahead of the server waits.
         except OSError as error:
             reason = os.strerror(error.errno or 0)
     raise RequestError("watch-port-unusable", f"cannot listen at port {wanted}", seen=f"{reason} (127.0.0.1:{wanted})",
@@ -73,7 +73,7 @@ def _listen(port: str | None) -> socket.socket:
 
 def _say_address(runs: WatchedRuns, port: int, token: str) -> None:
     what, user = [shown_name(str(path)) for path in (*runs.named, *runs.folders)], "USER"
-    with contextlib.suppress(KeyError, OSError):  # A container's user without a name.
+    with contextlib.suppress(KeyError, OSError):  # A container's user may have no name.
         user = getpass.getuser()
     print(f"noether watch: {', '.join(what)}")
     print(f"  open      http://127.0.0.1:{port}/{token}/")

@@ -1,4 +1,4 @@
-"""One run as the page shows it: read through its folder, each byte of its history once. No torch here."""
+"""A run as the page shows it: read from its folder, each byte of its history once. No torch here."""
 
 import itertools
 import os
@@ -30,16 +30,16 @@ from noether.watch.inside import KeptReadings, changed, flat_settings, is_inside
 from noether.watch.pictures import Pictures
 
 MOST_PER_READ = 4 * 2**20
-"""Bytes read at a time: about a tenth of a second of parsing, after which a page can be answered."""
+"""Bytes read at a time: about a tenth of a second of parsing, after which a request can be answered."""
 FURTHEST_BACK = 2**26
-"""Bytes from the end of a history in which its last evaluation is looked for."""
+"""Bytes at the end of a history that are searched for its last evaluation."""
 _FINGERPRINT = 64
 
 
 class FollowedRows:
-    """The rows of a metrics.jsonl, read on from where the last reading stopped.
+    """The rows of a metrics.jsonl, each reading continued from the end of the previous one.
 
-    A file that was replaced (a resumed run writes a new one), truncated, or rewritten in place is read anew from its
+    A file that was replaced (a resumed run writes a new one), truncated, or rewritten in place is read again from its
     start; `generation` counts how often.
     """
 
@@ -54,10 +54,10 @@ class FollowedRows:
         self._skipping = False
 
     def read(self) -> tuple[list[Row], bool]:
-        """Return the next rows, and whether the file has been read anew from its start.
+        """Return the next rows, and whether reading has restarted from the beginning of the file.
 
-        A last line without an end is kept until its end is there; lines that are damaged are counted. At most
-        MOST_PER_READ bytes are read: `offset` < `size` says that more is there.
+        An incomplete last line is kept until its end arrives; damaged lines are counted. At most MOST_PER_READ bytes
+        are read: if `offset` < `size` afterwards, there is more.
         """
         try:
             with opened_inside(self.root, self.path) as file:
@@ -106,7 +106,7 @@ class FollowedRows:
 
 
 def _metrics_row(line: bytes) -> Row | None:
-    """Return the row of a line; None where it is damaged."""
+    """Return the row of a line; None if the line is damaged."""
     try:
         row = parse_row(line)
     except ValueError:
@@ -115,12 +115,12 @@ def _metrics_row(line: bytes) -> Row | None:
 
 
 def last_rows(root: Path, path: Path, size: int = 2**16) -> list[Row]:
-    """Return the rows in the last `size` bytes of a file, for a list of many runs; none where it cannot be read.
+    """Return the rows in the last `size` bytes of a file, for a list of many runs; an empty list if it is unreadable.
 
-    Where no evaluation of the selected weights is among them, those before them are looked for too.
+    If they hold no evaluation of the selected weights, earlier evaluations are searched for and returned too.
     """
     rows: list[Row] = []
-    cut = b""  # The end of a line that begins further back.
+    cut = b""  # The end of a line whose beginning is not read yet.
     try:
         with opened_inside(root, path) as file:
             end = length = os.fstat(file.fileno()).st_size
@@ -129,7 +129,7 @@ def last_rows(root: Path, path: Path, size: int = 2**16) -> list[Row]:
                 file.seek(start)
                 cut, *lines = (file.read(end - start) + cut).split(b"\n")
                 lines = lines if start else [cut, *lines]
-                # What follows the last end is not whole yet.
+                # The text after the last line end is not complete yet.
                 lines = lines[:-1] if end == length else [line for line in lines if b'"evaluation"' in line]
                 rows = [row for line in lines if (row := _metrics_row(line)) is not None] + rows
                 end = start
@@ -139,16 +139,16 @@ def last_rows(root: Path, path: Path, size: int = 2**16) -> list[Row]:
 
 
 SILENT = "silent"
-"""A run on another host that has not ended, and has written nothing for longer than it usually takes."""
+"""The state of an unfinished run on another host that has written nothing for unusually long."""
 LEAST_PATIENCE_S = 60.0
 _PATIENCE = 5
 
 
 @dataclass(frozen=True)
 class Liveness:
-    """A run's state and what it was read from.
+    """A run's state and the reason for it.
 
-    last_sign: when it last wrote anything, in seconds since the epoch; None where it has written nothing.
+    last_sign: when it last wrote anything, in seconds since the epoch; None if it has written nothing.
     """
 
     state: str
@@ -157,9 +157,9 @@ class Liveness:
 
 
 def read_liveness(folder: RunFolder, recent: Sequence[Row], now: float | None = None) -> Liveness:
-    """Read a run's state from its folder; its process is looked up only where it runs on this host.
+    """Read a run's state from its folder; its process is looked up only if it runs on this host.
 
-    `recent` are its last training rows, which say how often it writes; `now` is in seconds since the epoch.
+    `recent`: its last training rows, which show how often it writes; `now`: seconds since the epoch.
     """
     now = time.time() if now is None else now
     attempt = overview.last_attempt(folder)
@@ -171,7 +171,7 @@ def read_liveness(folder: RunFolder, recent: Sequence[Row], now: float | None = 
         return Liveness(overview.WAITING, f"submitted as job {job}, not started yet", sign)
     if state == overview.LOST and attempt is not None and attempt.exit_code is None and attempt.alive() is None:
         patience, silent_for = patience_s(recent), now - (sign or attempt.began)
-        where = f"on {attempt.host}, as its folder tells"
+        where = f"on {attempt.host}, judged by its folder"
         if silent_for <= patience:
             return Liveness(overview.RUNNING, where, sign)
         return Liveness(SILENT, f"{where}; nothing was written for longer than {patience:.0f} s", sign)
@@ -179,21 +179,21 @@ def read_liveness(folder: RunFolder, recent: Sequence[Row], now: float | None = 
 
 
 def patience_s(recent: Sequence[Row]) -> float:
-    """Return the seconds after which a run counts as silent: five times its longest recent gap, a minute at least."""
+    """Return the seconds after which a run is silent: five times its longest recent gap, but at least a minute."""
     times = [moment for row in recent if (moment := records.number(row, "time")) is not None]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     return max(LEAST_PATIENCE_S, _PATIENCE * max(gaps, default=0.0))
 
 
 READ_S = 0.4
-"""Seconds for which one answer may read a history; the next answer goes on."""
+"""Seconds for which one answer may read a history; the next answer continues."""
 PLAN = ("launcher", "world_size", "nodes", "endpoint", "batch", "length", "data", "model", "reasons", "warnings")
 RANKS_SHOWN = 512
 CHECKPOINTS_SHOWN = 100
 
 
 class WatchedRun:
-    """A run's folder, and what has been read of it so far. Any thread may ask."""
+    """A run's folder, and the data read from it so far. Thread-safe."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder, self.name = folder, shown_name(folder.path.absolute().name)
@@ -206,7 +206,7 @@ class WatchedRun:
         self._seen_checkpoints: tuple[int, list[dict[str, Any]]] = (0, [])
 
     def line(self) -> dict[str, Any]:
-        """Return what a list of runs shows, from the end of the history alone."""
+        """Return the run's entry in a list of runs, read from the end of the history alone."""
         rows = self._last_rows()
         training = [row for row in rows if row["kind"] == "training"]
         return {
@@ -218,15 +218,15 @@ class WatchedRun:
         return self._kept.of(self.folder.metrics, lambda path: last_rows(self.folder.path, path), [])
 
     def _summary(self, seen: Liveness, recent: Sequence[Row]) -> dict[str, Any]:
-        """What a list of runs and the page of one show alike."""
+        """Return the fields that a list of runs and the page of one run share."""
         total = overview.planned_updates(self._record(self.folder.plan))
         left = overview.seconds_left(recent, total) if seen.state == overview.RUNNING else None
         return {"key": self.key, "name": self.name, **vars(seen), "total": total, "seconds_left": left}
 
     def detail(self, *, brief: bool = False) -> dict[str, Any]:
-        """Return all that the page shows of a run but its curves, logs and pictures themselves.
+        """Return everything that the page shows about a run, except its curves, logs and the pictures themselves.
 
-        `brief` leaves out what is only shown of the run that is looked at: its pictures, settings and environment.
+        `brief` leaves out what is shown only for the run in view: pictures, settings and environment.
         """
         with self._lock:
             self._read_on()
@@ -258,7 +258,7 @@ class WatchedRun:
             }
 
     def curves(self, have: str, buckets: int, low: float, high: float) -> dict[str, Any]:
-        """Return the curves between two updates; only their version where the page `have`s that one."""
+        """Return the curves between two updates; only their version if the page has it already (`have`)."""
         with self._lock:
             self._read_on()
             version, described = f"{self._followed.generation}.{self._history.rows}", self.described
@@ -288,25 +288,25 @@ class WatchedRun:
             }
 
     def settings(self) -> dict[str, str]:
-        """Return the run's settings by dotted names."""
+        """Return the run's settings by dotted name."""
         return self._kept.of(self.folder.config, lambda path: flat_settings(self.folder.path, path), {})
 
     @property
     def described(self) -> Metrics:
-        """What is known of the run's metrics."""
+        """The descriptions of the run's metrics."""
         return described_in(self._record(self.folder.plan), self._result())
 
     def final_metrics(self) -> dict[str, float]:
-        """Return the metrics of result.json; none before the run is done."""
+        """Return the metrics of result.json; an empty dict until the run is done."""
         return records.finite_values(mapping(self._result(), "metrics"))
 
     def table_row(self) -> dict[str, Any]:
-        """Return what the table of all runs has beside `line`: its metrics at the end, or as last evaluated."""
+        """Return what the table of all runs shows in addition to `line`: settings, and the final or newest metrics."""
         split, metrics = records.newest_metrics(self._result(), self._last_rows())
         return {"key": self.key, "split": split, "metrics": records.finite_values(metrics), "settings": self.settings()}
 
     def table(self) -> list[tuple[str, str, str, float, float]]:
-        """Return split, weights, metric, update and value of all that was logged."""
+        """Return (split, weights, metric, update, value) of every logged value."""
         with self._lock:
             while self._reading() < 1 or not self._followed.size:
                 before = self._followed.offset
@@ -316,14 +316,14 @@ class WatchedRun:
             return list(self._history.table())
 
     def last_evaluation(self) -> Evaluation | None:
-        """Return the last evaluation of the history as far as it has been read."""
+        """Return the last evaluation in the part of the history that has been read."""
         with self._lock:
             return self._history.last
 
     def log(self, rank: int | None, start: int | None) -> dict[str, Any]:
-        """Return what stands in a rank's log from a byte on, as `log_part`.
+        """Return a rank's log from byte `start` on, as `log_part` does.
 
-        OSError: there is none, or it cannot be read.
+        OSError: there is no such log, or it cannot be read.
         """
         path = self._logs().get(-1 if rank is None else rank)
         if path is None:
@@ -347,7 +347,7 @@ class WatchedRun:
                 return
 
     def _reading(self) -> float:
-        """The share of the history that has been read."""
+        """Return the share of the history that has been read."""
         return self._followed.offset / self._followed.size if self._followed.size else 1.0
 
     def _record(self, path: Path) -> Mapping[str, Any]:
@@ -379,17 +379,17 @@ class WatchedRun:
         return rows
 
     def _rank_state(self, state: str, rank: int, *, has_log: bool) -> str:
-        """A run's state for each of its ranks: of one that failed, those failed that report it of themselves."""
+        """Return a rank's state: the run's, but in a failed or lost run, "failed" only if its own report says so."""
         if state not in (overview.FAILED, overview.LOST) or not has_log:
             return state if has_log or state != overview.RUNNING else "no log yet"
         try:
             report = report_from(self._record(error_file(self.folder.logs, rank)))
-        except (KeyError, TypeError, ValueError):  # It has written none.
+        except (KeyError, TypeError, ValueError):  # The rank has written no report.
             return "ended"
         return "ended" if is_consequence(report) else overview.FAILED
 
     def _checkpoints(self) -> list[dict[str, Any]]:
-        """The newest checkpoints; looked at again once the folder's entries have changed."""
+        """Return the newest checkpoints, read again when the folder's entries have changed."""
         try:
             at = self.folder.checkpoints.stat().st_mtime_ns
             if self._seen_checkpoints[0] != at:
@@ -426,12 +426,12 @@ class WatchedRun:
 
 
 def shown_metric(metric: Metric) -> dict[str, Any]:
-    """Return what the page shows the values of a metric by."""
+    """Return the description by which the page shows a metric's values."""
     return {**asdict(metric), "title": metric.title}
 
 
 def _whole_time(history: History) -> dict[str, Any] | None:
-    """The seconds of the last attempt by part, and of each rank, once it has ended."""
+    """Return the seconds of the last attempt, by part and by rank; None until it has ended."""
     row = history.whole_time
     if not row:
         return None
@@ -448,7 +448,7 @@ MOST_RUNS = 2000
 
 
 class WatchedRuns:
-    """Runs by key. A folder's new runs join as they appear, and those that are removed leave."""
+    """The runs to show, by key; new runs of a folder are added as they appear, removed ones dropped."""
 
     def __init__(self, named: Sequence[Path], folders: Sequence[Path]) -> None:
         self.named, self.folders = tuple(named), tuple(folders)
@@ -456,12 +456,12 @@ class WatchedRuns:
         self._lock = threading.Lock()
 
     def all(self) -> list[WatchedRun]:
-        """Return the runs that there are now, each once: the named ones, then those of the folders, newest first."""
+        """Return the current runs, each once: the named ones, then the runs in the folders, newest first."""
         paths = list(self.named)
         for folder in self.folders:
             try:
                 paths += sorted((run.path for run in overview.runs_under(folder, {})), key=_began, reverse=True)
-            except (OSError, RequestError):  # The folder has been removed since.
+            except (OSError, RequestError):  # The folder has been removed meanwhile.
                 continue
         with self._lock:
             found = {path: self._runs.get(path) or WatchedRun(RunFolder(path)) for path in paths[:MOST_RUNS]}
@@ -469,7 +469,7 @@ class WatchedRuns:
             return list(found.values())
 
     def of(self, keys: Sequence[str]) -> list[WatchedRun]:
-        """Return the runs with these keys, in this order; keys of no run are left out."""
+        """Return the runs with these keys, in this order; unknown keys are skipped."""
         with self._lock:
             by_key = {run.key: run for run in self._runs.values()}
         if any(key not in by_key for key in keys):
@@ -478,7 +478,7 @@ class WatchedRuns:
 
 
 def find_runs(paths: Sequence[str]) -> WatchedRuns:
-    """Return what `noether watch PATH…` is to show; without a path, the folder `runs`.
+    """Return the runs that `noether watch PATH…` shows; without a path, those in the folder `runs`.
 
     RequestError: a path is neither a run's folder nor a folder of runs.
     """

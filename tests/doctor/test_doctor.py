@@ -98,10 +98,10 @@ def test_a_rank_that_a_run_would_refuse_is_named_with_what_differs_at_once(envir
     report = json.loads(first[0])
     found = by_check(report)
     assert report["seconds"] < 15, "no time limit was waited for"
-    for words in ("than rank 0", "seed=4"):
+    for words in ("settings and versions of rank 0", "seed=4"):
         assert words in found["agreement"]["seen"]
         assert words in second[1]
-    assert (found["agreement"]["ranks"], found["agreement"]["expected"]) == ([1], "seed=3, as where rank 0 is")
+    assert (found["agreement"]["ranks"], found["agreement"]["expected"]) == ([1], "seed=3, as on rank 0's host")
     assert (found["peers"]["level"], found["store"]["seen"]) == ("ok", "the ranks have not met")
 
 
@@ -178,7 +178,7 @@ def test_an_occupied_port_is_named_on_both_sides(noether) -> None:
         assert found["store"]["seen"] == "the ranks have not met"
         # This program takes the connection and says nothing.
         rank_1 = noether("doctor", "accelerator=cpu", "--timeout", "20", **ranks_environ(1, 2, port))
-        assert f"port {port}: what listens there does not answer as this program does" in " ".join(rank_1.err.split())
+        assert f"port {port}: the program there does not answer as noether does" in " ".join(rank_1.err.split())
 
 
 @pytest.mark.slow

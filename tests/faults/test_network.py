@@ -65,7 +65,7 @@ def test_the_network_is_dropped_in_mid_run(hosts, undisturbed, seed, tmp_path) -
     cable(hosts[host], "down")
     codes = [one.wait(GONE_S) for one in running]
     assert codes == [1, 1], said()
-    silent = f"has not been heard of for {SILENCE_S} s: its host is down, or"
+    silent = f"has not been heard from for {SILENCE_S} s: its host is down, or"
     assert f"noether: rank 1 on n2 {silent} cut off from this one" in logs[0].read_text()
     assert f"rank 1 ends with the run: rank 0 on {ADDRESSES[0]} {silent} this one is cut off from it" in (
         logs[1].read_text()

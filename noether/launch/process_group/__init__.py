@@ -1,1 +1,1 @@
-"""One rank and the others: rendezvous, the process group, the agreed stop."""
+"""A rank's dealings with the other ranks: rendezvous, process group and agreed stop."""

@@ -1,4 +1,4 @@
-"""Finds the time limit of a run, and how early the run must begin to stop. No torch here."""
+"""Finds the time limit of a run, and when the run must begin to stop. No torch here."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -8,18 +8,18 @@ from noether.common.numbers import whole
 from noether.launch.detect.slurm.queue import SlurmError, run_slurm
 
 MARGIN_S = 10.0
-"""Slurm looks at time limits every few seconds; clocks of two hosts differ; a process takes a moment to leave."""
+"""Slack: Slurm checks time limits every few seconds, host clocks differ, and a process takes a moment to exit."""
 
 ASSUMED_BYTES_PER_S = 50e6
-"""Speed of a slow shared disk, until a checkpoint of this run has been timed."""
+"""The speed of a slow shared disk, assumed until a checkpoint of this run has been timed."""
 
 
 @dataclass
 class Deadline:
     """The time by which a run must have ended, and how long its last steps take.
 
-    moment: seconds of the monotonic clock, which is never set back. source: what said so.
-    save_s, boundary_s: the longest so far of a checkpoint, and of the time between two boundaries of the ranks.
+    moment: seconds of the monotonic clock, which is never set back. source: the setting or query that gave it.
+    save_s, boundary_s: the longest checkpoint so far, and the longest time between two boundaries of the ranks.
     """
 
     moment: float
@@ -30,14 +30,14 @@ class Deadline:
 
     @property
     def lead_s(self) -> float:
-        """Seconds before the moment at which the ranks must begin to stop.
+        """The seconds before the deadline at which the ranks must begin to stop.
 
-        One checkpoint may be on its way already, another follows; what a rank asks for is agreed one boundary later.
+        One checkpoint may already be under way and another follows; a requested stop is agreed one boundary later.
         """
         return MARGIN_S + 2 * self.save_s + 2 * self.boundary_s
 
     def is_near(self, now: Callable[[], float] = time.monotonic) -> bool:
-        """Whether it is time to stop; called at every boundary at which the ranks agree, whose distance it measures."""
+        """Return whether it is time to stop. Call it at every boundary: it also measures the time between them."""
         moment = now()
         if self._last_boundary is not None:
             self.boundary_s = max(self.boundary_s, moment - self._last_boundary)
@@ -50,12 +50,12 @@ class Deadline:
 
 
 def _clock_offset() -> float:
-    """Seconds since the epoch at which the monotonic clock would have stood at 0."""
+    """Return the time at which the monotonic clock read 0, in seconds since the epoch."""
     return time.time() - time.monotonic()
 
 
 def ask_squeue(job: str) -> str | None:
-    """Return the time left to a job, as squeue says it, or None where it cannot be asked (as in most containers)."""
+    """Return a job's remaining time as squeue prints it; None if squeue cannot be run (as in most containers)."""
     try:
         return run_slurm(["squeue", "--noheader", f"--jobs={job}", "--format=%L"], limit_s=10).strip() or None
     except SlurmError:
@@ -70,14 +70,14 @@ def find_deadline(
     started: float,
     ask: Callable[[str], str | None] = ask_squeue,
 ) -> Deadline | None:
-    """Return the earliest moment that anything sets, or None.
+    """Return the earliest deadline that anything sets, or None.
 
     Args:
         timeout_min: `trainer.timeout_min`, counted from `started`.
-        job_minutes: `slurm.timeout_min`, what the job asked for; it counts inside a job whose end nothing else tells.
-        environ: newer versions of Slurm set SLURM_JOB_END_TIME there.
+        job_minutes: `slurm.timeout_min`, the job's requested time; used inside a job if nothing else gives its end.
+        environ: the environment; newer versions of Slurm set SLURM_JOB_END_TIME in it.
         started: when this process started, in seconds of the monotonic clock.
-        ask: tells the time left to a job, in the words of `squeue --format=%L`.
+        ask: returns a job's remaining time in the format of `squeue --format=%L`.
     """
     found = []
     if timeout_min is not None:
@@ -85,7 +85,7 @@ def find_deadline(
     if job := environ.get("SLURM_JOB_ID"):
         end = whole(environ.get("SLURM_JOB_END_TIME", "")) or 0
         moment = end - _clock_offset() if end < 10**11 else 0.0
-        if moment > started:  # One in the past was inherited from another job.
+        if moment > started:  # A moment in the past was inherited from another job.
             found.append(Deadline(moment, "SLURM_JOB_END_TIME"))
         elif said := ask(job):
             if (left := seconds_left(said)) is not None:
@@ -96,7 +96,7 @@ def find_deadline(
 
 
 def seconds_left(text: str) -> float | None:
-    """Read squeue's days-hours:minutes:seconds; None where it is not a time (UNLIMITED, NOT_SET, INVALID)."""
+    """Parse squeue's days-hours:minutes:seconds; None if it is not a time (UNLIMITED, NOT_SET, INVALID)."""
     days, _, clock = text.rpartition("-")
     parts = clock.split(":")
     if not all(part.isdigit() for part in [*parts, days or "0"]) or not 2 <= len(parts) <= 3:

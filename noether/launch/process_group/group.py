@@ -1,4 +1,4 @@
-"""One worker talking to the others: joining the process group, collectives, and leaving it."""
+"""Connects one worker to the others: joining the process group, collectives, and leaving the group."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,15 +27,15 @@ from noether.launch.processes.context import MeetingPoint, WorkerContext, Worker
 T = TypeVar("T")
 
 PARENT_ANSWERS_S = 60.0
-"""How much longer than the time for all to meet a rank waits for its parent process's word."""
+"""Seconds beyond `init_timeout_s` for which a rank waits for its parent process's answer."""
 LONGEST_FINISH_S = 24 * 3600.0
-"""How long the ranks stay for rank 0's last steps: checkpoint, baselines, report. One that dies is noticed at once."""
+"""Seconds that ranks stay for rank 0's last steps: checkpoint, baselines, report. A rank's death is noticed at once."""
 
 
 class Group:
-    """The ranks of a run, as one of them sees it. With one rank no process group exists and nothing is sent.
+    """The ranks of a run, as seen by one of them. With one rank no process group exists and nothing is sent.
 
-    `parent` leads to the parent that watches this rank: it is told of updates and collectives, and agrees on stops.
+    `parent` connects to the parent process, which follows this rank's updates and collectives and agrees on stops.
     """
 
     def __init__(self, context: WorkerContext, device: torch.device, channel: ControlChannel | None = None) -> None:
@@ -44,30 +44,30 @@ class Group:
         self.device = device
         self.parent = context.parent
         self._settings = context.run_info.distributed
-        # Decisions and objects travel beside the gradients, never between them.
+        # Decisions and objects use this separate channel, not the one of the gradients.
         self._channel = channel
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, which writes files and speaks on the console."""
+        """True on rank 0, which writes files and prints to the console."""
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Return the sum of a tensor on the group's device over all ranks, in place; every rank must call it."""
+        """Sum a tensor on the group's device over all ranks, in place, and return it; every rank must call it."""
         if self.world_size > 1:
             with self.parent.waiting("all_reduce of numbers"):
                 dist.all_reduce(tensor)
         return tensor
 
     def gather(self, value: T) -> list[T]:
-        """Return every rank's value, in the order of ranks, on rank 0; an empty list on the others."""
+        """Return every rank's value, in rank order, on rank 0; an empty list on the other ranks."""
         if self._channel is None:
             return [value]
         with self.parent.waiting("gather on rank 0"):
             return self._channel.gather(value)
 
     def table(self, row: Sequence[float]) -> list[list[float]]:
-        """Return every rank's row of numbers, equally long on all, in the order of ranks. Every rank calls it."""
+        """Return every rank's row of numbers, in rank order. Rows have equal length, and every rank calls it."""
         if self.world_size == 1:
             return [list(row)]
         rows = torch.zeros(self.world_size, len(row), dtype=torch.float64)
@@ -76,7 +76,7 @@ class Group:
         return table
 
     def from_first(self, value: T) -> T:
-        """Return rank 0's value on every rank; the others' are ignored."""
+        """Return rank 0's value on every rank; other ranks' values are ignored."""
         if self._channel is None:
             return value
         with self.parent.waiting("broadcast from rank 0"):
@@ -84,17 +84,17 @@ class Group:
             return first
 
     def once_per_host(self, make: Callable[[], T]) -> T:
-        """Return what the first rank of this host has made. Every rank calls it; what is made can be pickled."""
+        """Return the result of `make` on this host's first rank. Every rank calls it; the result must pickle."""
         own = (self._worker.node_rank, make()) if self._worker.local_rank == 0 else None
         made = self.from_first(self.gather(own))
         return dict(one for one in made if one is not None)[self._worker.node_rank]
 
     def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrites tensors on the group's device with rank 0's; the shapes are the same on every rank."""
+        """Overwrite tensors on the group's device with rank 0's; the shapes are the same on every rank."""
         if self.world_size > 1:
             for tensor in tensors:
                 with self.parent.waiting("broadcast from rank 0"):
-                    # Gloo sends no complex numbers.
+                    # Gloo cannot send complex numbers.
                     dist.broadcast(torch.view_as_real(tensor) if tensor.is_complex() else tensor, src=0)
 
     def barrier(self) -> None:
@@ -104,7 +104,7 @@ class Group:
                 self._channel.barrier()
 
     def wait_for_first(self, limit_s: float) -> None:
-        """Wait for every rank, as long as at the start, or `limit_s` if longer: rank 0 has had work of its own."""
+        """Wait for every rank, for `limit_s` or `init_timeout_s`, whichever is longer: rank 0 has had extra work."""
         if self._channel is not None:
             before = self._channel.limit_s
             self._channel.limit_s = max(limit_s, self._settings.init_timeout_s)
@@ -112,10 +112,10 @@ class Group:
             self._channel.limit_s = before
 
     def expect_steady_pace(self) -> None:
-        """From now on a collective may take `distributed.timeout_s` only. Every rank calls it, after an update.
+        """Limit later collectives to `distributed.timeout_s`. Every rank calls it, after an update.
 
-        The first update takes longer than any other: lazy loading, compilation, connections. With a barrier between,
-        as in torchtitan, so that no rank is measured by the short time while another is still at its first.
+        The first update takes longer than any other: lazy loading, compilation, connections. A barrier comes first, as
+        in torchtitan, so that the short limit does not apply while another rank is still in its first update.
         """
         if self._channel is None or self._channel.limit_s == self._settings.timeout_s:
             return
@@ -125,9 +125,9 @@ class Group:
 
 
 def nccl_defaults(environ: Mapping[str, str], log_folder: Path) -> dict[str, str]:
-    """Return what to add to the environment before NCCL starts: a hung collective leaves its history in the logs.
+    """Return what to add to the environment before NCCL starts, so that a hung collective leaves a trace in the logs.
 
-    Nothing that the user has set, under either of the names that older and newer versions of torch read.
+    Omits what the user has set under either name: older and newer versions of torch read different ones.
     """
     wanted = {
         ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"): "2000",
@@ -140,12 +140,12 @@ def nccl_defaults(environ: Mapping[str, str], log_folder: Path) -> dict[str, str
 
 @contextmanager
 def joined_group(context: WorkerContext) -> Iterator[Group]:
-    """Join the run's process group and leave it.
+    """Join the run's process group, and leave it after the block.
 
     Raises:
-        NoetherError: as for `meet`. Where not all ranks can, the parent process ends this one, and says why.
+        NoetherError: as for `meet`. If not all ranks can join, the parent process ends this one, and prints why.
 
-    Everything that holds DDP must be gone before this is left: a reducer freed after
+    Everything that holds DDP must be freed before the block ends: a reducer freed after
     `destroy_process_group` can deadlock with a gloo thread over the GIL (pytorch #56297).
     """
     device = torch.device(str(context.worker.device))
@@ -155,7 +155,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     if context.world_size == 1:
         yield Group(context, device)
         return
-    # Rank 0 serves the store, which looks up the name of every stranger that comes until its port is shut.
+    # Rank 0 serves the store, which looks up the name of every client that connects until its port is shut.
     with without_dns() if context.listen_socket is not None else nullcontext():
         point, store = meet(context)
         if device.type == "cuda":
@@ -165,7 +165,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
         limit_s = context.run_info.distributed.init_timeout_s
         channel = ControlChannel(store, context.worker.rank, context.world_size, point.secret, limit_s)
         group = Group(context, device, channel)
-        group.barrier()  # From here on only NCCL connects anew, when it needs to.
+        group.barrier()  # From here on only NCCL opens new connections, if needed.
         gloo = listening_descriptors() - before if device.type == "cpu" else set()
         shut(gloo | listening_descriptors(point.port))  # Rank 0 serves the store at that port.
     yield group
@@ -176,7 +176,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
 
 
 def initialise(context: WorkerContext, device: torch.device, store: dist.Store) -> None:
-    """Initialise torch's process group, of ranks that share this store."""
+    """Initialise torch's process group, whose ranks share this store."""
     settings = context.run_info.distributed
     dist.init_process_group(
         back_ends(device.type, settings.cpu_collectives),
@@ -189,9 +189,9 @@ def initialise(context: WorkerContext, device: torch.device, store: dist.Store) 
 
 
 def meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
-    """Meet the other ranks of several; return where, and the store that rank 0 serves there.
+    """Meet the other ranks; return the meeting point, and the store that rank 0 serves there.
 
-    NoetherError: rank 0 is gone, or the store of a launcher does not answer.
+    NoetherError: rank 0 is gone, or a launcher's store does not answer.
     """
     limit_s, listen = context.run_info.distributed.init_timeout_s, context.listen_socket
     if context.endpoint.served_by:
@@ -205,10 +205,10 @@ def meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
 
 
 def _stay_near(device: torch.device) -> None:
-    """Bind this process to the CPUs of its GPU's NUMA node: what it copies to the GPU then crosses no other socket.
+    """Bind this process to the CPUs of its GPU's NUMA node, so that copies to the GPU stay on one socket.
 
-    As torchrun --numa-binding=node does, for which PyTorch's documentation names 1 to 10 %. Not where a rank computes
-    with more threads than the node has CPUs.
+    torchrun --numa-binding=node does the same; PyTorch's documentation reports a gain of 1 to 10 %. Skipped if the
+    rank computes with more threads than the node has CPUs.
     """
     own: Any = torch.cuda.get_device_properties(device)
     address = f"{own.pci_domain_id:04x}:{own.pci_bus_id:02x}:{own.pci_device_id:02x}.0"
@@ -216,7 +216,7 @@ def _stay_near(device: torch.device) -> None:
 
 
 def back_ends(device_kind: str, cpu_collectives: bool) -> str:
-    """Return torch's back ends of the default group: on GPUs no gloo mesh beside NCCL unless it is asked for."""
+    """Return torch's back ends for the default group: on GPUs, no gloo mesh beside NCCL unless `cpu_collectives`."""
     if device_kind != "cuda":
         return "gloo"
     return "cpu:gloo,cuda:nccl" if cpu_collectives else "nccl"

@@ -1,4 +1,4 @@
-"""A stop that all ranks make at the same boundary: of an update, or of a batch of an evaluation."""
+"""A stop of all ranks at the same boundary, which is between two updates, or two batches of an evaluation."""
 
 import os
 import signal
@@ -14,15 +14,15 @@ from noether.launch.process_group.deadline import Deadline
 from noether.launch.process_group.group import Group
 
 TIME_LIMIT = 1000
-"""Where a signal's number stands otherwise: the deadline is near."""
+"""The reason for a stop because the deadline is near; any other reason is a signal's number."""
 
 
 VAIN_WAIT_S = 15.0
-"""How long a rank of several that is to stop waits for a batch: half of what Slurm and Kubernetes leave it."""
+"""Seconds that one of several ranks, told to stop, waits for a batch: half the grace of Slurm and Kubernetes."""
 
 
 class StopAgreed(Exception):
-    """All ranks stop for `reason`, in the middle of something that can be done again."""
+    """All ranks stop for `reason`, in the middle of work that can be repeated."""
 
     def __init__(self, reason: int) -> None:
         super().__init__(describe_stop(reason))
@@ -30,20 +30,20 @@ class StopAgreed(Exception):
 
 
 def describe_stop(reason: int) -> str:
-    """Return what a run stopped for: a signal's name, or "the time limit"."""
+    """Return why a run stopped: a signal's name, or "the time limit"."""
     return "the time limit" if reason == TIME_LIMIT else signal.Signals(reason).name
 
 
 class AgreedStop:
     """Turns a signal at any rank, or a deadline, into a stop of all ranks at the same boundary.
 
-    Once there is something to save, a handler sets a flag and nothing else; `ParentLink.pass_boundary` finds where.
+    Once there is something to save, a handler only sets a flag; `ParentLink.pass_boundary` finds the boundary.
     """
 
     def __init__(self) -> None:
         self._group: Group | None = None
         self.deadline: Deadline | None = None
-        """A stop is asked for as it comes near. One rank that has a deadline is enough."""
+        """The deadline shortly before which a stop is requested. One rank with a deadline is enough."""
         self._meets = False
         self._signal = 0
         self._first = 0.0
@@ -51,10 +51,10 @@ class AgreedStop:
 
     @contextmanager
     def listening(self, *, meets: bool = False) -> Iterator["AgreedStop"]:
-        """Handle the stop signals until left. A second signal, milliseconds later too, changes nothing.
+        """Handle the stop signals inside the block. Ctrl-C again after `SECOND_INTERRUPT_S` raises KeyboardInterrupt.
 
-        Where this rank `meets` others, it may wait for them for minutes and has nothing to save: until it has joined
-        them, a signal raises InterruptedStartError where it finds the main thread.
+        If this rank `meets` others, it may wait for them for minutes with nothing to save: until it has joined them, a
+        signal raises InterruptedStartError in the main thread.
         """
         self._meets = meets
         reader, writer = os.pipe()
@@ -69,13 +69,13 @@ class AgreedStop:
             os.close(writer)
 
     def tell(self, told: Callable[[int], None]) -> None:
-        """Has `told` called once with the signal's number, at once: the interpreter may call no handler for minutes."""
+        """Register `told`, called once as soon as a signal comes; the interpreter may delay handlers for minutes."""
         self._told = told
         if self._signal:
             told(self._signal)
 
     def _tell_at_once(self, reader: int) -> None:
-        """In a thread: reads the numbers that the interpreter writes as signals come."""
+        """Read, in a thread, the signal numbers that the interpreter writes, and report the first stop signal."""
         with open(reader, "rb", buffering=0) as numbers:
             while number := numbers.read(1):
                 if number[0] in STOP_SIGNALS and self._told is not None:
@@ -83,15 +83,15 @@ class AgreedStop:
                     return
 
     def join(self, group: Group) -> None:
-        """From now on the ranks of `group` agree; until then nothing that a signal asks for is agreed."""
+        """Let the ranks of `group` agree on stops from now on; before this call, each rank decides alone."""
         self._meets, self._group = False, group
         group.parent.while_waiting = self._leave_a_vain_wait
 
     def _leave_a_vain_wait(self) -> None:
-        """Obeys a stop in the middle of a wait for a batch, which may never come.
+        """Obey a stop during a wait for a batch, which may never come.
 
-        One rank stops there, at the update before. Of several, the others wait for this one inside the update, so that
-        none of them can save: StopAgreed, or InterruptedStartError once the batch has had a while to come.
+        A single rank raises StopAgreed: it stops after the previous update. With several ranks, none can save, because
+        the others wait for this one inside the update: it raises InterruptedStartError after `VAIN_WAIT_S`.
         """
         assert self._group is not None
         if self._signal and self._group.world_size == 1:
@@ -113,7 +113,7 @@ class AgreedStop:
             raise InterruptedStartError(number)
 
     def agreed(self) -> int:
-        """Return why all ranks stop now (a signal's number or TIME_LIMIT), or 0. Every rank calls it per boundary."""
+        """Return why all ranks stop now (a signal number or TIME_LIMIT), or 0; every rank calls it at each boundary."""
         near = self.deadline is not None and self.deadline.is_near()
         reason = self._signal or (TIME_LIMIT if near else 0)
         if self._group is None or self._group.world_size == 1:
@@ -123,14 +123,14 @@ class AgreedStop:
         return self._group.parent.pass_boundary(reason)
 
     def check(self) -> None:
-        """The same inside what can be cut short and done again: raises StopAgreed on every rank at the same call."""
+        """Raise StopAgreed on every rank, at the same call, if a stop is agreed; for work that can be repeated."""
         if reason := self.agreed():
             raise StopAgreed(reason)
 
     def finish(self) -> None:
         """Pass the last boundary; every rank calls it once, at the end.
 
-        A rank that wants to stop now is too late for a boundary, and does not ask.
+        It is too late to stop at a boundary, so no rank requests a stop.
         """
         if self._group is not None and self._group.world_size > 1:
             self._group.parent.pass_boundary(0)

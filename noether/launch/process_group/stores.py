@@ -1,8 +1,8 @@
-"""The stores of a run's ranks: who serves them, what the ranks say there, and what keeps strangers from them.
+"""The stores of a run's ranks: who serves them, what the ranks exchange there, and how strangers are kept out.
 
 Gloo listens for as long as it lives, aborts the process at a connection that it cannot accept, and cannot be told to
-stop. A filter on the listening socket drops every attempt to connect, in the kernel; connections that are there stay.
-torch's store looks up the name of whoever connects, in the one thread that serves all ranks. Where DNS does not know
+stop. So a filter on its listening socket drops every new connection in the kernel; existing connections stay. torch's
+store looks up the name of every client that connects, in the one thread that serves all ranks. If DNS does not know
 the address, or does not answer, each connection costs that thread seconds, and a few strangers keep all ranks waiting.
 """
 
@@ -30,7 +30,7 @@ from noether.launch.processes.context import MeetingPoint
 
 
 def join_store(point: MeetingPoint, listen_descriptor: int | None, limit_s: float) -> dist.Store:
-    """Join the store that rank 0 serves, on the socket of this descriptor; None for every other rank.
+    """Join the store that rank 0 serves on the socket `listen_descriptor`, which is None on every other rank.
 
     EndedByAnother: rank 0 is gone.
     """
@@ -39,17 +39,17 @@ def join_store(point: MeetingPoint, listen_descriptor: int | None, limit_s: floa
     except RuntimeError as error:
         raise EndedByAnother(
             "rank-0-ended",
-            "rank 0 has ended before all ranks had joined",
+            "rank 0 ended before all ranks had joined",
             seen=f"the store at {point.address} port {point.port} is gone ({_first_line(error)})",
             expected="rank 0, which serves it",
-            fix="see what the host of rank 0 says",
+            fix="read the output on rank 0's host",
         ) from None
 
 
 def exchange_listener(endpoint: Endpoint, restarts: int, port: int, limit_s: float) -> int:
-    """Exchanges, in the store that a launcher serves at `endpoint`, the port where rank 0's parent accepts others.
+    """Exchange, in the store that a launcher serves at `endpoint`, the port where rank 0's parent accepts others.
 
-    Rank 0 writes its `port`; the others give 0. Returns the port.
+    Rank 0 writes its `port`; the other ranks pass 0. Return rank 0's port.
 
     JoinError: the store does not answer, or rank 0 has not written its port in time.
     """
@@ -63,24 +63,24 @@ def exchange_listener(endpoint: Endpoint, restarts: int, port: int, limit_s: flo
     except (RuntimeError, OSError, ValueError) as error:
         raise JoinError(
             "launcher-store-silent",
-            f"the ranks have not met in the store of {endpoint.served_by} within {limit_s:g} s",
+            f"the ranks did not meet in the store of {endpoint.served_by} within {limit_s:g} s",
             seen=f"at {endpoint.host} port {endpoint.port}: {_first_line(error)}",
-            expected="rank 0, started together with this rank", fix="see what the host of rank 0 says",
+            expected="rank 0, started together with this rank", fix="read the output on rank 0's host",
         ) from None  # fmt: skip
 
 
 def _store_at(address: str, port: int, limit_s: float, listen_descriptor: int | None = None) -> dist.Store:
     return dist.TCPStore(
         address, port, is_master=listen_descriptor is not None, master_listen_fd=listen_descriptor,
-        wait_for_workers=False,  # The parent processes have counted the ranks.
+        wait_for_workers=False,  # The parent processes have already counted the ranks.
         timeout=timedelta(seconds=limit_s),
     )  # fmt: skip
 
 
 def choose_interface(address: str) -> None:
-    """Make gloo and NCCL use the interface that leads to rank 0, where the user has not chosen one.
+    """Make gloo and NCCL use the interface that leads to rank 0, unless the user has chosen one.
 
-    Gloo otherwise binds what the host's own name resolves to: often 127.0.0.1, or nothing in a container.
+    Gloo otherwise binds the address that the host's own name resolves to: often 127.0.0.1, or none in a container.
     """
     if (interface := interface_towards(address)) is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -93,11 +93,11 @@ def _first_line(error: Exception) -> str:
 
 _SO_ATTACH_FILTER = 26
 _DROP = struct.pack("HBBI", 0x06, 0, 0, 0)
-"""The one instruction of the filter: return 0, keep no byte of the packet (linux/filter.h)."""
+"""The filter's only instruction: return 0, which keeps no byte of the packet (linux/filter.h)."""
 
 
 def listening_descriptors(port: int | None = None) -> set[int]:
-    """Return the descriptors on which this process listens at a TCP port, or at this one; empty without /proc."""
+    """Return the descriptors on which this process listens at `port`, or at any TCP port; empty without /proc."""
     found = set()
     with suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
@@ -115,9 +115,9 @@ def _listens(descriptor: int, port: int | None) -> bool:
 
 
 def shut(descriptors: Collection[int]) -> None:
-    """Drop every new connection to listening sockets.
+    """Make the kernel drop every new connection to these listening sockets.
 
-    What the kernel does not shut (a sandbox, another system) stays open: that costs safety, and no run.
+    If the kernel cannot (a sandbox, another system), the sockets stay open: less safe, but the run continues.
     """
     instructions = ctypes.create_string_buffer(_DROP)
     program = struct.pack("HL", 1, ctypes.addressof(instructions))
@@ -128,7 +128,7 @@ def shut(descriptors: Collection[int]) -> None:
 
 @contextmanager
 def without_dns() -> Iterator[None]:
-    """Answer look-ups of hosts in this process from /etc/hosts alone; then from what the machine is set to."""
+    """Look up host names of this process in /etc/hosts alone inside the block; afterwards as the machine is set."""
     _look_up_in("files")
     try:
         yield
@@ -138,31 +138,31 @@ def without_dns() -> Iterator[None]:
 
 
 def _setting(switch: str) -> str:
-    """Return where hosts are looked up, by the text of nsswitch.conf."""
+    """Return the sources for host look-ups, from the text of nsswitch.conf."""
     found = re.search(r"^\s*hosts:([^#\n]+)", switch, re.MULTILINE)
     return found[1].strip() if found else "files dns"
 
 
 def _look_up_in(sources: str) -> None:
-    # nss.h of glibc; a system with another C library has no such function, and keeps its look-ups.
+    # From glibc's nss.h; another C library lacks this function, and its look-ups stay unchanged.
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).__nss_configure_lookup(b"hosts", sources.encode())
 
 
 SLICE_S = 5.0
-"""How long one wait keeps the connection to the store, which NCCL's own threads use as well."""
+"""Seconds for which one wait occupies the connection to the store, which NCCL's threads use as well."""
 
 
 class ForgedMessage(Exception):
-    """Something in the store was not written by a rank of this run."""
+    """A value in the store was not written by a rank of this run."""
 
 
 class ControlChannel:
     """The ranks' store as a channel for decisions and objects. Every rank calls the same methods in the same order.
 
-    No mesh: each rank has the one connection to the store that it needs anyway. What travels is signed with a secret of
-    the run, so that a stranger who reaches the store can disturb a run, and cannot make it read anything of his.
-    `limit_s` is how long a rank waits for the others.
+    No mesh: each rank uses the one connection to the store that it needs anyway. Values are signed with a secret of
+    the run, so that a stranger who reaches the store can disturb the run, but cannot make a rank unpickle his data.
+    `limit_s`: how long a rank waits for the others.
     """
 
     def __init__(self, store: dist.Store, rank: int, world_size: int, secret: str, limit_s: float) -> None:
@@ -180,13 +180,13 @@ class ControlChannel:
             return value
         self._wait([key])
         value = self._verified(key, self._store.get(key))
-        with suppress(dist.DistError):  # Rank 0 may be gone: what it said may have been its last word.
+        with suppress(dist.DistError):  # Rank 0 may have ended after sending this value.
             if self._store.add(f"{key}/read", 1) == self._world_size - 1:
                 self._delete(key, f"{key}/read")
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every rank's value, in the order of ranks, on rank 0; an empty list on the others, at once."""
+        """Return every rank's value, in rank order, on rank 0; at once an empty list on the other ranks."""
         key = self._next("gather")
         if self._rank > 0:
             self._put(f"{key}/{self._rank}", value)
@@ -207,7 +207,7 @@ class ControlChannel:
             self._delete(f"{key}/here", f"{key}/all", f"{key}/left")
 
     def leave(self) -> None:
-        """Is the last call. Rank 0, which serves the store, returns when no other needs it any more."""
+        """Leave the channel, as the last call. Rank 0, which serves the store, returns when no other rank needs it."""
         if self._rank == 0:
             self._wait(["left"])
         elif self._store.add("leaving", 1) == self._world_size - 1:
@@ -218,7 +218,7 @@ class ControlChannel:
         return f"{self._count}/{what}"
 
     def _wait(self, keys: Sequence[str]) -> None:
-        """Wait until all keys are there. RanksLate: that took longer than `limit_s`."""
+        """Wait until all keys exist. RanksLate: that took longer than `limit_s`."""
         deadline = time.monotonic() + self.limit_s
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -239,7 +239,7 @@ class ControlChannel:
     def _verified(self, key: str, text: bytes) -> Any:
         signature, text = text[: hashlib.sha256().digest_size], text[hashlib.sha256().digest_size :]
         if not hmac.compare_digest(signature, self._signature(key, text)):
-            raise ForgedMessage(f"what the ranks' store holds as {key} was not written by a rank of this run")
+            raise ForgedMessage(f"the value that the ranks' store holds as {key} was not written by a rank of this run")
         return pickle.loads(text)
 
     def _signature(self, key: str, text: bytes) -> bytes:

@@ -1,9 +1,9 @@
-"""Torch's private names, all in one place: what each gains, and what happens in a torch that no longer has it.
+"""All uses of torch's private names: what each one gains, and what happens if a version of torch lacks the name.
 
-Without the compiler: the first optimiser and the first DDP of a process import torch._dynamo, to guard their methods
-against being compiled and to ask it how to reduce. That takes 2.2 s of a core after the 2.4 s of torch itself (torch
-2.13, AdamW's first step; `benchmarks/launch.py` times the whole command). The trainer compiles the model alone, so that
-nothing else needs a guard. Where torch has changed, its own methods stay, and the compiler is imported.
+Without the compiler: a process's first optimiser and first DDP import torch._dynamo, to guard their methods against
+being compiled and to ask it how to reduce. That takes 2.2 s of a core after the 2.4 s of torch itself (torch 2.13,
+AdamW's first step; `benchmarks/launch.py` times the whole command). The trainer compiles only the model, so nothing
+else needs a guard. If torch has changed, its own methods stay, and the compiler is imported.
 """
 
 import math
@@ -37,9 +37,9 @@ T = TypeVar("T")
 
 
 class WithoutCompiler(Optimizer):
-    """An optimiser whose methods do not import the compiler: `unwrap` finds what is behind their guard.
+    """An optimiser whose methods do not import the compiler: `unwrap` returns the methods without their guard.
 
-    needed: what `needed_state` returns for every parameter alike.
+    needed: the names that `needed_state` returns, the same for every parameter.
     """
 
     needed: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class WithoutCompiler(Optimizer):
     zero_grad = unwrap(Optimizer.zero_grad)
 
     def needed_state(self, parameter: Tensor) -> tuple[str, ...]:
-        """Return the names of the state without which an update of a parameter cannot continue, once one was made."""
+        """Return the names of the optimiser state that every update of a parameter after its first requires."""
         return self.needed
 
 
@@ -68,7 +68,7 @@ class LightAdamW(WithoutCompiler, AdamW):
 
 
 class LightDDP(DistributedDataParallel):
-    """DDP around a model that is not compiled: it asks the compiler nothing, and guards nothing against it."""
+    """DDP around a model that is not compiled: it neither queries the compiler nor guards its methods against it."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         with _compiler_stand_in():
@@ -79,17 +79,17 @@ class LightDDP(DistributedDataParallel):
 
 
 class _Answers(SimpleNamespace):
-    """Answers in place of a module of the compiler's what is known; for anything else, the compiler is imported."""
+    """Stands in for one of the compiler's modules with known values; imports the compiler for any other name."""
 
     def __getattr__(self, name: str) -> Any:
-        import torch._dynamo  # noqa: F401 (loads the modules that are asked for)
+        import torch._dynamo  # noqa: F401 (loads the requested modules)
 
         return getattr(sys.modules[self.__dict__["module"]], name)
 
 
 @contextmanager
 def _compiler_stand_in() -> Iterator[None]:
-    """Answer with the compiler's default while it is not imported: DDP reduces by its own reducer."""
+    """Answer for the compiler, while it is not imported, with its default: DDP uses its own reducer."""
     if "torch._dynamo" in sys.modules:
         yield
         return
@@ -107,10 +107,10 @@ _TOGETHER = "_foreach_"
 
 
 class _Foreach:
-    """Operations on lists of tensors, named as those on one: `foreach.mul_(tensors, 2)`.
+    """Operations on lists of tensors, named as those on one tensor: `foreach.mul_(tensors, 2)`.
 
-    One kernel of a GPU for many tensors, where a loop starts one for each; on a CPU, half the time of that loop for 150
-    small weights (lerp_ 0.50 and 1.02 ms, one thread). In a torch without the name, the loop.
+    A GPU runs one kernel for many tensors, instead of a loop's one for each. On a CPU, 150 small weights take half the
+    loop's time (lerp_: 0.50 instead of 1.02 ms, one thread). If torch lacks the name, the loop runs.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -125,7 +125,7 @@ foreach = _Foreach()
 
 
 class LightFlopCounter(TorchDispatchMode):
-    """Counts the operations within it, by torch's own formulas: `flops`.
+    """Counts the floating-point operations inside its block as `flops`, by torch's own formulas.
 
     Torch's own counter imports the compiler, which takes a process more than a second.
     """
@@ -147,19 +147,19 @@ class LightFlopCounter(TorchDispatchMode):
 
 
 def limit_collectives(seconds: float) -> None:
-    """Give collectives of the process group another limit than at its start; without the name the first one stays."""
+    """Change the process group's time limit for collectives; if torch lacks the name, the old limit stays."""
     set_timeout = getattr(distributed_c10d, "_set_pg_timeout", None)
     if set_timeout is not None:
         set_timeout(timedelta(seconds=seconds), dist.group.WORLD)
 
 
 BATCH_POLL_S = 1
-"""The time-out of a DataLoader whose batches are `awaited`."""
+"""The timeout (s) of a DataLoader whose batches are `awaited`."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How many seconds a batch of loader workers is waited for, and what is called each second, which may raise."""
+    """The seconds to wait for a loader worker's batch, and a function called each second meanwhile; it may raise."""
 
     limit_s: float = math.inf
     meanwhile: Callable[[], None] = lambda: None
@@ -169,9 +169,9 @@ FOR_EVER = Patience()
 
 
 def awaited(batches: Iterator[T], patience: Patience) -> Iterator[T]:
-    """Yield what a DataLoader does. One whose time-out has passed has lost nothing, and can be asked again.
+    """Yield a DataLoader's batches. A DataLoader that timed out has lost nothing, and can be asked again.
 
-    MidRunError: nothing came in time, though no worker has ended.
+    MidRunError: no batch came in time, though no worker has ended.
     """
     began = time.monotonic()
     while True:
@@ -187,7 +187,7 @@ def awaited(batches: Iterator[T], patience: Patience) -> Iterator[T]:
                 if time.monotonic() - began >= patience.limit_s:
                     raise MidRunError(
                         "no-batch",
-                        "the loader workers give no batch",
+                        "the loader workers deliver no batch",
                         seen=f"none within {patience.limit_s:g} s (distributed.init_timeout_s); no worker has ended",
                         expected="a batch in that time",
                         fix="num_workers=0      (shows where reading hangs; or distributed.init_timeout_s=1800)",
@@ -201,8 +201,8 @@ def awaited(batches: Iterator[T], patience: Patience) -> Iterator[T]:
 
 
 def _end_workers(batches: Any) -> None:
-    """End workers that hang, for which a DataLoader waits five seconds each."""
-    raises = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # Torch's handler, at the end of each.
+    """Kill hung workers, for each of which a DataLoader would wait five seconds."""
+    raises = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # Torch's handler raises when a worker ends.
     for worker in getattr(batches, "_workers", ()):
         worker.kill()
         worker.join()
@@ -210,16 +210,16 @@ def _end_workers(batches: Any) -> None:
 
 
 def send_error(queue: Any, error: Exception, item: Any) -> None:
-    """Send why a loader worker cannot send a batch. Python would drop it, and the batch be waited for in vain."""
+    """Send the error of a loader worker that cannot send a batch; Python would drop it and the reader wait forever."""
     if isinstance(item, tuple) and not isinstance(item[1], ExceptionWrapper):
         why = ExceptionWrapper((type(error), error, error.__traceback__), "as a loader worker sent a batch")
         queue.put((item[0], why))
 
 
 def keep_groups_apart() -> None:
-    """Give each process group that is found by the environment keys of its own in the store that all of them share.
+    """Give each process group that is set up from the environment separate keys in the store that all groups share.
 
-    A group that is made once another was destroyed would else find the addresses of that one's ranks.
+    A group made after another was destroyed would otherwise find the addresses of the old group's ranks.
     """
     handlers: dict[str, Any] = getattr(sys.modules["torch.distributed.rendezvous"], "_rendezvous_handlers", {})
     number, by_environment = count(), handlers.get("env", dist.rendezvous)
@@ -233,10 +233,10 @@ def keep_groups_apart() -> None:
 
 
 def keep_destroyed_groups() -> None:
-    """Keep each process group that a script destroys until its rank is gone.
+    """Keep each process group that a script destroys in memory until its rank exits.
 
-    The last reference to one is often that of a DDP model at the end of a script. Freed there, gloo's group waits for
-    a thread that may wait for Python's lock, which the script holds: it never ends, under torchrun either (#56297).
+    The last reference to a group is often a DDP model's, at the end of a script. If freed there, gloo's group waits for
+    a thread that may wait for Python's lock, which the script holds: a deadlock, under torchrun too (#56297).
     """
     kept, destroy, module = list[Any](), dist.destroy_process_group, sys.modules["torch.distributed.distributed_c10d"]
 
@@ -249,15 +249,15 @@ def keep_destroyed_groups() -> None:
 
 
 def settle_gloo(limit_s: float = 2.0) -> None:
-    """Let gloo's threads free the tensors that they hold.
+    """Wait until gloo's threads have freed the tensors that they hold, at most `limit_s` seconds.
 
-    A thread that frees one takes Python's lock. If the script's last lines have ended by then, it aborts the rank with
-    "terminate called without an active exception": under torchrun one script in six, on a busy machine.
+    A thread that frees a tensor takes Python's lock. If the interpreter is already exiting, it aborts the rank with
+    "terminate called without an active exception": under torchrun, one script in six on a busy machine.
     """
     end, before = time.monotonic() + limit_s, None
     while time.monotonic() < end:
-        time.sleep(0.02)  # Without the lock: a thread that waits for it wakes every 5 ms.
-        with suppress(OSError):  # Of a thread that has ended.
+        time.sleep(0.02)  # Without the lock, whose waiting threads wake every 5 ms.
+        with suppress(OSError):  # A thread may have ended meanwhile.
             told = [path.read_text(errors="replace") for path in Path("/proc/self/task").glob("*/status")]
             gloo = [re.findall(r"\nState:\t.|ctxt_switches:\t\d+", one) for one in told if "pt_gloo_runloop" in one]
             if gloo == before and all(found[0] == "\nState:\tS" for found in gloo):

@@ -1,1 +1,1 @@
-"""The processes of a run on this host: started, watched, linked to other hosts, ended."""
+"""Starts, watches and ends the processes of a run on this host, and links them to other hosts."""

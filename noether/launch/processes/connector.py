@@ -1,4 +1,4 @@
-"""Connects to rank 0's parent, in a thread, so that this parent can handle signals and its ranks meanwhile."""
+"""Connects to rank 0's parent process in a thread, so that this parent keeps handling its signals and ranks."""
 
 import contextlib
 import math
@@ -31,23 +31,23 @@ from noether.launch.processes.link import (
 )
 
 CONNECT_LIMIT_S = 5.0
-"""The longest that one attempt to connect may take, before the published port is read again."""
+"""Timeout of one connection attempt (s), after which the published port is read again."""
 FOREIGN_LIMIT_S = 15.0
-"""How long another program may answer on the port before this parent concludes that rank 0 could not bind it."""
+"""Seconds that another program may answer on the port before this parent concludes that rank 0 could not bind it."""
 PUBLISHING_S = 10.0
-"""How long rank 0 may take to publish another port, after another run has answered on the expected one."""
+"""Seconds that rank 0 may take to publish a different port after another run has answered on the expected one."""
 NOTICE_S = 10.0
-"""A parent process that waits longer than this says what it waits for."""
+"""Seconds after which a waiting parent process prints what it waits for."""
 REFUSAL_NOTICE_S = 2.0
-"""Seconds after which a parent process that refuses the run says why, and that it waits to tell the others."""
+"""Seconds after which a parent process that refuses the run prints why, and that it waits to tell other hosts."""
 HANGING_S = 2.0
-"""How much longer than the time for all to meet a look-up of a name may take."""
+"""Extra seconds beyond `init_timeout_s` that a name look-up may take."""
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
-"""The first and the longest pause between two attempts: a thousand parents may try one port, and read one folder."""
+"""The first and longest pause between attempts (s): a thousand parents may try one port and read one folder."""
 
 
 class AddressLookup(threading.Thread):
-    """Looks for an address; `reader` becomes readable when it is over, and `error` says why it failed, if it did."""
+    """Looks up an address in a thread. When done, `reader` is readable and `error` holds the exception, if any."""
 
     def __init__(self, name: str, look: Callable[[], str]) -> None:
         super().__init__(name=name, daemon=True)
@@ -56,19 +56,19 @@ class AddressLookup(threading.Thread):
         self.reader, self._writer = socket.socketpair()
 
     def run(self) -> None:
-        """Look, and wakes whoever waits for `reader`."""
+        """Look up the address, then wake the thread that waits on `reader`."""
         try:
             self.address = self._look()
-        except Exception as error:  # Passed on to the ranks of this parent process, which would wait otherwise.
+        except Exception as error:  # Passed on to this parent's ranks, which would otherwise keep waiting.
             self.error = error
         with contextlib.suppress(OSError):
             self._writer.send(b"!")
 
 
 class Connector(AddressLookup):
-    """Tries the listener at an endpoint until it accepts this parent process of `ranks`: `connection` is set then.
+    """Retries the listener at `endpoint` until it accepts this parent process of `ranks`, then sets `connection`.
 
-    `failure` is set where rank 0's parent process refuses the run. With `own_refusal`, only that is told.
+    `failure` is set if rank 0's parent refuses the run. With `own_refusal`, the connector only delivers that refusal.
     """
 
     def __init__(self, endpoint: Endpoint, host: str, ranks: tuple[int, ...], run_info: RunInfo) -> None:
@@ -80,11 +80,11 @@ class Connector(AddressLookup):
         self.connection: JsonLines | None = None
         self._met = self._foreign_since = 0.0
         self._where = (endpoint.host, endpoint.port)
-        self._why, self._unresolved = "the look-up of its name has not come back yet", False
+        self._why, self._unresolved = "its name is still being looked up", False
         self._who = f"rank {ranks[0]} on {host}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]} on {host}"
 
     def _reach(self) -> str:
-        """Try until it is accepted or refused, or the time is over; return the address."""
+        """Retry until accepted, refused or out of time; return the address."""
         endpoint, folder = self._endpoint, self._run_info.shared_folder
         published: PublishedPort | None = None
         if folder is not None and not (endpoint.asked_by or endpoint.served_by):
@@ -110,7 +110,7 @@ class Connector(AddressLookup):
             pause = min(LONGEST_PAUSE_S, 1.3 * pause)
 
     def _try(self, host: str, port: int, *, may_be_elsewhere: bool) -> JsonLines | None:
-        """Try once; return the connection if it is accepted, None if another attempt makes sense."""
+        """Try once; return the connection if it is accepted, None if another attempt may succeed."""
         try:
             self.address = find_address(host)
             self._unresolved = False
@@ -118,7 +118,7 @@ class Connector(AddressLookup):
         except socket.gaierror as error:
             self._why, self._unresolved = f"the name {host} does not resolve ({error.strerror or error})", True
             return None
-        except PermissionError as error:  # No waiting helps: not rank 0's host says so, but this one.
+        except PermissionError as error:  # Waiting does not help: this host forbids the connection, not rank 0's.
             raise not_permitted(self.address, port, self._host, error) from None
         except OSError as error:
             self._why, self._foreign_since = f"nothing answers ({error.strerror or error})", 0.0
@@ -127,12 +127,12 @@ class Connector(AddressLookup):
             if self._is_accepted(connection, may_be_elsewhere=may_be_elsewhere):
                 return connection
         except Garbled as error:
-            self._why = f"what listens there is not this program ({error})"
+            self._why = f"the program there is not noether ({error})"
             self._foreign_since = self._foreign_since or time.monotonic()
             if not may_be_elsewhere and time.monotonic() - self._foreign_since >= FOREIGN_LIMIT_S:
                 raise self._foreign(host, port) from None
         except Unanswered as error:
-            self._why = f"what listens there does not answer as this program does ({error})"
+            self._why = f"the program there does not answer as noether does ({error})"
         except RequestError:
             connection.close()
             raise
@@ -144,7 +144,7 @@ class Connector(AddressLookup):
         caller = Caller(self._host, os.getpid(), self._ranks, own, secrets.token_hex(16))
         answer = greet(connection, caller, run_info.start_key, CONNECT_LIMIT_S)
         met, nonces = answer.identity, answer.nonces
-        if met != own and not (answer.proves_start and own.job):  # Perhaps another run, and rank 0 is at another port.
+        if met != own and not (answer.proves_start and own.job):  # Perhaps another run is here, and rank 0 elsewhere.
             now = time.monotonic()
             self._met = self._met or now
             if may_be_elsewhere and now - self._met < min(PUBLISHING_S, self.deadline - now):
@@ -153,7 +153,7 @@ class Connector(AddressLookup):
             refusal = refusal_from(answer.message, run_info.start_key, *nonces)
             if refusal is None and (self.own_refusal is not None or met != own):
                 line = refusal_line(self.own_refusal, run_info.start_key, *reversed(nonces))
-                # No other secret of this run, which ends now; rank 0's parent process answers what differs.
+                # Sends no secret but the settings, as this run ends now; rank 0's parent answers what differs.
                 connection.send({**line, "settings": dict(run_info.settings) if met != own else {}})
                 refusal = refusal_from(connection.receive(CONNECT_LIMIT_S), run_info.start_key, *nonces)
             if refusal is not None:
@@ -164,8 +164,8 @@ class Connector(AddressLookup):
         if met != own or not is_proof(answer.message.get("proof"), run_info.key, "server", *nonces):
             raise RequestError(
                 "run-keys-differ", "the ranks of this run do not have the same key",
-                seen=f"what listens at {self._endpoint.host} claims to be of this run, but cannot prove it",
-                expected="the same settings, and the same NOETHER_RUN_KEY where it is set, on every host",
+                seen=f"the listener at {self._endpoint.host} claims to belong to this run, but cannot prove it",
+                expected="the same settings, and the same NOETHER_RUN_KEY if it is set, on every host",
                 fix="unset NOETHER_RUN_KEY      (on every host, or the same value on each)",
             )  # fmt: skip
         connection.send({"proof": proof(run_info.key, "client", *reversed(nonces))})
@@ -175,16 +175,16 @@ class Connector(AddressLookup):
         return "welcome" in welcome
 
     def late(self) -> RequestError:
-        """Return how this parent process's ranks end when the time is over."""
+        """Return the error that ends this parent process's ranks when time is up."""
         (host, port), limit = self._where, self._run_info.distributed.init_timeout_s
         if self._unresolved:
             seen = f"{self._why}, for {limit:g} s (distributed.init_timeout_s)"
-            fix = "master_addr=ADDRESS      (or start that host: a pod has no name before)"
+            fix = "master_addr=ADDRESS      (or start that host: a pod has no name until it starts)"
             return JoinError(**unresolved(host, self._host, seen, fix).parts)
         return JoinError(
-            "rank-0-not-met", f"{self._who} has not met rank 0 within {limit:g} s",
+            "rank-0-not-met", f"{self._who} did not reach rank 0 within {limit:g} s",
             seen=f"at {host} port {port}: {self._why}", expected="rank 0, started together with this rank",
-            fix="see what the host of rank 0 says; a firewall between hosts must let the port through",
+            fix="read the output on rank 0's host; a firewall between hosts must let the port through",
         )  # fmt: skip
 
     def _foreign(self, host: str, port: int) -> RequestError:
@@ -196,42 +196,42 @@ class Connector(AddressLookup):
         )  # fmt: skip
 
     def _stranger(self, met: RunIdentity) -> RequestError:
-        """Return how a parent process is refused that has reached the listener of another run."""
+        """Return the error for a parent process that has reached the listener of another run."""
         own, endpoint = self._run_info.identity, self._endpoint
-        code, summary = "another-run", "this rank has met another run"
+        code, summary = "another-run", "this rank has reached another run"
         fix = f"{endpoint.another_port}      (in one of the two runs, on all of its ranks)"
         if met.restarts != own.restarts and (met.launcher, met.job) == (own.launcher, own.job):
-            code, summary = "another-restart", "this rank has met another restart of its run"
-            fix = "end what is left of the other restart, and start again"
+            code, summary = "another-restart", "this rank has reached another restart of its run"
+            fix = "end the processes left from the other restart, and start again"
         return RequestError(code, summary,
                             seen=f"at {endpoint.host} port {endpoint.port}: {printable(met, LONGEST_IDENTITY)}",
                             expected=f"the run of this rank: {own}", fix=fix)  # fmt: skip
 
 
 def rank_twice(rank: int, host: str, run: RunIdentity) -> RequestError:
-    """Return how a process is refused whose rank is another's, which came before."""
+    """Return the error for a process whose rank has already been taken by another process."""
     return RequestError(
         "rank-twice", f"two processes are rank {rank} of one run",
-        seen=f"pid {os.getpid()} on {host}, and another that came before",
-        expected=f"each of the ranks 0 to {run.world_size - 1} once",
-        fix="its own --node-rank (or RANK) for each; this process has left, and the run continues",
+        seen=f"pid {os.getpid()} on {host}, and another process that joined earlier",
+        expected=f"each of the ranks 0 to {run.world_size - 1} used by one process",
+        fix="give each process its own --node-rank (or RANK); this process has exited, and the run continues",
     )  # fmt: skip
 
 
 def say_waiting(who: str, whom: str, endpoint: Endpoint, limit_s: float) -> None:
-    """Say on stderr who waits for whom, where and for how long."""
+    """Print to stderr who waits for whom, where and for how long."""
     where = f"{endpoint.host} port {endpoint.port}"
     say(f"{who} waits for {whom} at {where}, for up to {limit_s:g} s (distributed.init_timeout_s)")
 
 
 def say_telling(refusal: WorkerReport, limit_s: float) -> None:
-    """Say on stderr why this parent process refuses the run, while it waits to tell the others."""
+    """Print to stderr why this parent process refuses the run, while it waits to tell other hosts."""
     why = refusal.message.partition("\n")[0]
-    say(f"{why}; other hosts are told as they come, for up to {limit_s:.0f} s")
+    say(f"{why}; telling other hosts as they connect, for up to {limit_s:.0f} s")
 
 
 def who_listens(address: str, port: int, caller: Caller, key: str, limit_s: float = CONNECT_LIMIT_S) -> Answer | None:
-    """Return what the listener of a run answers at a port; None: another program is there, or one that is busy."""
+    """Return the answer of the listener at a port; None if another program is there, or one too busy to answer."""
     connection = JsonLines(socket.create_connection((address, port), timeout=limit_s))
     with contextlib.closing(connection), contextlib.suppress(Unanswered):
         return greet(connection, caller, key, limit_s)
@@ -239,22 +239,22 @@ def who_listens(address: str, port: int, caller: Caller, key: str, limit_s: floa
 
 
 def own_address(endpoint: Endpoint, port: int, caller: Caller, run_info: RunInfo) -> str:
-    """Return the address at which other hosts reach rank 0, which was tried: it leads to this host's own listener.
+    """Return the address at which other hosts reach rank 0, after a test connection to it from this host.
 
-    RequestError: the name has not become known in the time for all to meet, or is another host's.
+    RequestError: the name does not resolve within `init_timeout_s`, the connection fails, or another run answers.
     """
     name, host, limit_s = endpoint.host, caller.host, run_info.distributed.init_timeout_s
     deadline = time.monotonic() + limit_s
     while True:
         try:
             address = find_address(name)
-            # An address that is not this host's own may lead here still (a container's host).
+            # An address that is not this host's own may still lead here (a container's host).
             answer = who_listens(address, port, caller, run_info.start_key)
             if answer is None or "own" in answer.message:
                 return address
             if answer.identity.is_of_same_start(caller.identity):
                 raise rank_twice(0, host, caller.identity)
-            raise OSError(f"what answers is of {printable(answer.identity, LONGEST_IDENTITY)}")
+            raise OSError(f"the listener there belongs to {printable(answer.identity, LONGEST_IDENTITY)}")
         except socket.gaierror as error:
             if time.monotonic() >= deadline:
                 seen = f"{error.strerror or error}, for {limit_s:g} s (distributed.init_timeout_s)"
@@ -265,7 +265,7 @@ def own_address(endpoint: Endpoint, port: int, caller: Caller, run_info: RunInfo
         except OSError as error:
             raise RequestError(
                 "master-is-another-host",
-                f"rank 0 runs on {host}, but the ranks are told to meet at {name}, which is another host",
+                f"rank 0 runs on {host}, but the ranks are configured to meet at {name}, which is another host",
                 seen=f"rank 0 cannot reach itself at {name} port {port} ({error.strerror or error})",
                 expected="the host of rank 0, under a name or an address that every host knows",
                 fix=f"master_addr={host} on every host      (or node_rank=0 on {name})",

@@ -1,4 +1,4 @@
-"""What a parent process hands to its workers, and what they report."""
+"""Data that a parent process hands to its workers, and the reports that they send back."""
 
 import socket
 import time
@@ -26,12 +26,12 @@ COLLECTIVES = (
     "barrier",
     "meeting of all ranks",
 )
-"""What a rank can wait in, by number; 0 is nothing."""
+"""The collectives that a rank can wait in, by number; 0 means none."""
 
 
 @dataclass(frozen=True)
 class RankPosition:
-    """Where a rank is: in which update (0: before the first), in which collective, and how many it has entered."""
+    """A rank's update (0: before the first), its current collective, and how many collectives it has entered."""
 
     update: int = 0
     collective: str = ""
@@ -44,16 +44,15 @@ class RankPosition:
 
     @property
     def when(self) -> str:
-        """The update, to follow a noun."""
+        """The update, as a phrase to follow a noun."""
         return f"of update {self.update}" if self.update else "before the first update"
 
 
 @dataclass(frozen=True)
 class MeetingPoint:
-    """Where the ranks of a run meet, once all have come.
+    """The place where a run's ranks meet once all have arrived.
 
-    `address` and `port` are those of rank 0's store, `secret` is known to the ranks of this run alone, `log_folder` is
-    where the run keeps its logs.
+    `address` and `port`: rank 0's store. `secret`: known only to this run's ranks. `log_folder`: the run's logs.
     """
 
     address: str
@@ -64,10 +63,10 @@ class MeetingPoint:
 
 @dataclass(frozen=True)
 class WorkerMessage:
-    """What a worker tells its parent process before its report.
+    """A message from a worker to its parent process, sent before its report.
 
-    `kind` is "arrived" (ready to meet the others), "listener" (it has read, in a launcher's store, the port where the
-    parent of rank 0 accepts others) or "stop" (it was asked to: by a signal of this number, or for another reason).
+    `kind` is "arrived" (ready to meet the other ranks), "listener" (`number` is the port, read from a launcher's store,
+    where rank 0's parent accepts other parents) or "stop" (`number` is the reason: a signal, or `stop.TIME_LIMIT`).
     """
 
     kind: Literal["arrived", "listener", "stop"]
@@ -75,7 +74,7 @@ class WorkerMessage:
 
 
 def listed(ranks: Iterable[int], most: int = 16) -> str:
-    """Return "1, 2, 3", or "1, 2 and 9 more" where they are more than `most`."""
+    """Return "1, 2, 3", or "1, 2 and 9 more" if there are more than `most`."""
     return first_of([str(rank) for rank in sorted(ranks)], most)
 
 
@@ -85,9 +84,9 @@ def named_ranks(ranks: Collection[int], most: int = 16) -> str:
 
 
 WAIT_STEP_S = 0.0005
-"""How often a rank looks for the boundary that the parent processes agree on; they need a few milliseconds."""
+"""Seconds between a held rank's checks for the agreed boundary; the parents take a few milliseconds to agree."""
 
-# The counters of a rank by number: the first four are written by the rank, the others by its parent process.
+# Indices of a rank's counters. The rank writes the first four, its parent process the rest.
 UPDATE, COLLECTIVE, ENTERED, BOUNDARY, HELD, STOP_AT, STOP_REASON = range(7)
 
 
@@ -95,33 +94,33 @@ def _nothing() -> None: ...
 
 
 class ParentLink:
-    """A worker's line to its parent process; one made without arguments leads nowhere."""
+    """A worker's connection to its parent process; without arguments, it sends nothing."""
 
     def __init__(self, messages: Connection | None = None, counters: Any = None) -> None:
         self._messages, self.is_there = messages, messages is not None
         self._counters = counters if counters is not None else new_counters()
         self._asked_to_stop = False
         self.while_waiting: Callable[[], None] = _nothing
-        """Called each second while this rank waits for a batch of its own; it may raise."""
+        """Called every second while this rank waits for its next batch; may raise."""
 
     @contextmanager
     def waiting(self, collective: str) -> Iterator[None]:
-        """Note that the rank is in a collective; after an exception it still is, for the report to say so."""
+        """Mark this rank as being in a collective; after an exception the mark stays, for the report."""
         self._counters[ENTERED] += 1
         self._counters[COLLECTIVE] = COLLECTIVES.index(collective)
         yield
         self._counters[COLLECTIVE] = 0
 
     def begin_update(self, update: int) -> None:
-        """Note which update is being made."""
+        """Record the number of the current update."""
         self._counters[UPDATE] = update
 
     def pass_boundary(self, reason: int) -> int:
-        """Return why all ranks stop at this boundary, or 0.
+        """Return the reason for which all ranks stop at this boundary, or 0.
 
-        Costs two looks at shared memory while nobody wants to stop. When somebody does, the parents hold the ranks
-        at their next boundary for a few milliseconds, and agree on one that no rank has passed. `reason` is why this
-        rank wants to stop; 0 where it does not.
+        Costs two reads of shared memory while no rank wants to stop. When one does, the parents hold the ranks at
+        their next boundary for a few milliseconds, and agree on a boundary that no rank has passed. `reason`: why this
+        rank wants to stop; 0 if it does not.
         """
         counters = self._counters
         counters[BOUNDARY] += 1
@@ -135,21 +134,21 @@ class ParentLink:
         return int(counters[STOP_REASON]) if counters[BOUNDARY] >= counters[STOP_AT] else 0
 
     def tell(self, message: WorkerMessage) -> None:
-        """Tell the parent process something, where there is one."""
+        """Send a message to the parent process, if there is one."""
         if self._messages is not None:
             self._messages.send(message)
 
     def meet(self, limit_s: float) -> MeetingPoint:
-        """Say that this rank has come, and return where all meet, once all have come.
+        """Report that this rank has arrived; return the meeting point once all ranks have.
 
-        RuntimeError: the parent process says nothing for `limit_s` seconds, or there is none.
+        RuntimeError: the parent process does not answer within `limit_s` seconds, or there is none.
         """
         if self._messages is None:
-            raise RuntimeError("a rank of several needs a parent process to meet the others")
+            raise RuntimeError("in a run of several ranks, each needs a parent process to meet the others")
         self._messages.send(WorkerMessage("arrived"))
         with self.waiting("meeting of all ranks"):
             if not self._messages.poll(limit_s):
-                raise RuntimeError(f"the parent process of this rank has said nothing for {limit_s:g} s")
+                raise RuntimeError(f"the parent process of this rank has not answered for {limit_s:g} s")
             meeting: MeetingPoint = self._messages.recv()
         return meeting
 
@@ -160,12 +159,12 @@ class ParentLink:
 
 
 def new_counters(multiprocess: Any = None) -> Any:
-    """Return the counters of a rank, shared with processes started by `multiprocess` (a context), or private."""
+    """Return a rank's counters, shared with processes that `multiprocess` (a context) starts; private if it is None."""
     return [0] * 7 if multiprocess is None else multiprocess.RawArray("q", 7)
 
 
 def read_position(counters: Any) -> RankPosition:
-    """Return where the rank of these counters is."""
+    """Return the position recorded in a rank's counters."""
     return RankPosition(counters[UPDATE], COLLECTIVES[counters[COLLECTIVE]], counters[ENTERED])
 
 
@@ -180,15 +179,14 @@ def _default_limits() -> "DistributedConfig":
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What all ranks of a run are given alike.
+    """The data that every rank of a run is given, the same for all.
 
-    `key` proves that a parent is of this run, without being sent; `start_key` that it was started with it, though its
-    settings cannot be read or differ, which allows it to refuse the run. `distributed` says how long ranks wait for
-    each other. `shared_folder` is one that all hosts are expected to see, where a port is published that could not be
-    derived; None where there is none. `log_folder` is this parent's; a user is told of it where its `logs_stay`.
-    `is_script`: the ranks run a user's script, all on one console, and no log is kept.
-    `settings` are those that must be the same on all hosts, by dotted names, after the versions of noether and torch;
-    empty where they cannot be read.
+    `key` proves, without being sent, that a parent process belongs to this run. `start_key` proves that it was started
+    with this run even if its settings differ or cannot be read, which lets it refuse the run. `distributed` sets how
+    long ranks wait for each other. `shared_folder`: a folder that all hosts should see, where a port that could not be
+    derived is published; None if there is none. `log_folder` is this parent's; users are told of it if `logs_stay`.
+    `is_script`: the ranks run a user's script, all on one console, and no log is kept. `settings` must be the same on
+    all hosts: the versions of noether and torch, then the settings by dotted name; empty if they cannot be read.
     """
 
     identity: RunIdentity = field(default_factory=RunIdentity)
@@ -203,18 +201,18 @@ class RunInfo:
 
     @property
     def telling_s(self) -> float:
-        """How many seconds a parent process stays to refuse the run to hosts that come late; some may never come."""
+        """Seconds that a parent process stays to refuse the run to latecomer hosts; some may never come."""
         return min(self.distributed.init_timeout_s, TELLING_S)
 
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What one worker is given: the facts of the placement that concern its rank.
+    """The data that one worker is given: the parts of the placement that concern its rank.
 
-    `threads` is how many CPU threads the worker may use. `listen_socket` listens at the store's port; only rank 0 of
-    several has it (`hold_port` says why). `listener_port` is where the parent process of rank 0 accepts the others, for
-    rank 0 to write into the store that a launcher such as torchrun serves; 0 in other processes, and where there are no
-    others. `parent` reaches the parent process that watches this worker; without one it does nothing.
+    `threads`: the number of CPU threads that the worker may use. `listen_socket` listens at the store's port; only rank
+    0 of several ranks has it (`hold_port` says why). `listener_port`: where rank 0's parent accepts other parents, for
+    rank 0 to write into the store that a launcher such as torchrun serves; 0 in other processes, and if there are no
+    other parents. `parent` connects to the parent process that watches this worker; a no-op without one.
     """
 
     worker: Worker
@@ -234,22 +232,22 @@ ReportKind = Literal["finished", "refused", "failed", "left", "interrupted", "di
 Consequence = Literal["", "lost-peer", "timed-out"]  # fmt: skip
 
 REPORTED_WORDS = ("message", "seen", "expected", "fix")
-"""The fields of a report that are words for a user."""
+"""The fields of a report that hold text for the user."""
 
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """How one rank ended, in its own words, or in the parent process's where the rank could not say.
+    """A report of how one rank ended: its own, or a parent process's if the rank could not report.
 
-    `kind` is "finished" (the target returned), "refused" (a NoetherError: text for the user, no traceback),
-    "failed" (any other exception), "left" (sys.exit), "interrupted" (by a signal), "died" (no word from the
-    rank: a signal, os._exit), "hung" (it did not come where the others waited) or "lost" (its parent is gone, or
-    its host). Of a rank that has not ended when another fails, its parent says "busy", or "stopped" (by a signal):
-    `message` is what it was doing, `traceback` its stack. `time` is seconds since the epoch on that host; `position` is
-    where the rank stood at its last. `code` is that of a NoetherError; of a RequestError, `message` is its summary, and
-    `seen`, `expected` and `fix` are its other parts. `follows` says that the rank ended because of others: it had lost
-    one, or had waited `waited_s` for one (0: not known how long). `of_host` says that only the host is known:
-    `rank` stands for those that it would have had.
+    `kind` is "finished" (the target returned), "refused" (a NoetherError: text for the user, no traceback), "failed"
+    (any other exception), "left" (sys.exit), "interrupted" (by a signal), "died" (ended without a report: a signal,
+    os._exit), "hung" (did not reach the collective in which the other ranks waited) or "lost" (its parent process or
+    host is gone). For a rank still running when another fails, its parent reports "busy" or "stopped" (by a signal),
+    with what it was doing as `message` and its stack as `traceback`. `time` is seconds since the epoch, by the clock of
+    the host that holds the report; `position` is the rank's last one. `code` is the NoetherError's; for a RequestError,
+    `message` is the summary, and `seen`, `expected` and `fix` are the other parts. `follows` is set if the rank ended
+    because of another one: it lost a peer, or waited `waited_s` seconds for one (0: unknown). With `of_host`, only the
+    host is known, and `rank` is a placeholder for the host's ranks.
     """
 
     rank: int
@@ -271,10 +269,10 @@ class WorkerReport:
 
     @property
     def who(self) -> str:
-        """Who reports: "rank 3 on hostB", or "hostB" where its ranks are not known."""
+        """The reporter: "rank 3 on hostB", or "hostB" if its ranks are not known."""
         return self.host if self.of_host else f"rank {self.rank} on {self.host}"
 
     @property
     def refusal(self) -> RequestError:
-        """The refusal that this report is about."""
+        """The RequestError that this report describes."""
         return RequestError(self.code, self.message, seen=self.seen, expected=self.expected, fix=self.fix)

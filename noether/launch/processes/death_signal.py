@@ -1,6 +1,6 @@
-"""Lets no process of a run outlive it: death signals, adopted orphans, and a sweep of the process tree.
+"""Makes sure that no process outlives its run: death signals, adopted orphans, and a sweep of the process tree.
 
-Linux only; elsewhere these functions do nothing, and process groups are all there is.
+Linux only; elsewhere these functions do nothing, and only process groups are ended.
 """
 
 import contextlib
@@ -18,39 +18,39 @@ from noether.common.processes import ProcessId, living_descendants
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
-# Holds the parent process's pid in the environment of its fork server, and nowhere else.
+# This environment variable, set only for a fork server, holds the pid of its parent process.
 PARENT_VARIABLE = "NOETHER_PARENT_PID"
-# What a fork server ignores: its parent process passes them on to the workers.
+# Signals that a fork server ignores, because its parent process forwards them to the workers.
 NOT_FOR_SERVER = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def set_death_signal(number: int) -> bool:
-    """Ask the kernel to send this process `number` when the thread that started it ends (prctl(2)).
+    """Ask the kernel to send this process signal `number` when the thread that started it ends (prctl(2)).
 
-    The setting survives exec and not fork: every child asks for itself. Returns whether the kernel took it.
+    The setting survives exec but not fork, so every child must set it. Return whether the kernel accepted it.
     """
     return _prctl(PR_SET_PDEATHSIG, number)
 
 
 def die_with_parent() -> bool:
-    """End this process with SIGKILL when its parent ends, whatever ends the parent.
+    """End this process with SIGKILL when its parent ends, however the parent ends.
 
-    For a worker, and for the loader processes a worker starts: call it first thing in the child. SIGKILL,
+    For a worker, and for the loader processes that a worker starts: call it first in the child. SIGKILL,
     because a process stuck in a collective or started in a background shell does not act on SIGINT. The
-    kernel watches the *thread* that started the child, so children must not be started by a thread that ends
-    before they do. Returns False where the kernel has no such thing.
+    kernel watches the *thread* that started the child, so that thread must outlive the child. Return False
+    if the kernel does not support death signals.
     """
     asked = set_death_signal(signal.SIGKILL)
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():
-        os._exit(1)  # The parent was gone before the kernel was asked.
+        os._exit(1)  # The parent ended before the death signal was set.
     return asked
 
 
 def adopt_orphans(enabled: bool) -> bool:
     """Make this process the new parent of descendants whose own parent ends (PR_SET_CHILD_SUBREAPER).
 
-    So a grandchild that left its process group, or whose worker died, is still found by `descendants`.
+    `descendants` then still finds a grandchild that left its process group, or whose worker died.
     """
     return _prctl(PR_SET_CHILD_SUBREAPER, int(enabled))
 
@@ -62,10 +62,10 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def end_descendants(root: int, spare: Collection[ProcessId] = (), *, patience_s: float = 0.0) -> list[int]:
-    """Leave `patience_s` seconds to the descendants of `root` to end by themselves, then SIGKILL them; return whom.
+    """Give the descendants of `root` `patience_s` seconds to end, then SIGKILL the rest; return the pids killed.
 
-    Repeats until none is left, for at most 5 s more: a process may start another while it is being ended,
-    and one in uninterruptible I/O cannot be ended at all.
+    Repeats until none is left, for at most 5 s more: a process may start another while it is being killed,
+    and one in uninterruptible I/O cannot be killed at all.
     """
     patience_ends = time.monotonic() + patience_s
     gives_up = patience_ends + 5.0
@@ -80,7 +80,7 @@ def end_descendants(root: int, spare: Collection[ProcessId] = (), *, patience_s:
                     os.kill(entry.pid, signal.SIGKILL)
                 killed.add(entry.pid)
         time.sleep(0.01 if now >= patience_ends else 0.05)
-    for pid in killed:  # Adopted orphans are this process's children now; nobody else waits for them.
+    for pid in killed:  # Adopted orphans are now this process's children; no other process waits for them.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
     return sorted(killed)

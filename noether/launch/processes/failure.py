@@ -1,4 +1,4 @@
-"""Tells the first failure of a run from the failures it caused in other ranks, and describes it for the user."""
+"""Separates a run's first failure from those that it caused in other ranks, and describes it to the user."""
 
 import os
 import re
@@ -15,20 +15,20 @@ from noether.launch.processes.context import RunInfo, WorkerContext, WorkerRepor
 from noether.launch.processes.out_of_memory import no_memory_left
 from noether.launch.processes.worker import failing_code, timed_out_after
 
-# A silent death is seen up to this long after the ranks it broke have reported their broken connections.
+# A death without a report may be noticed this much later than the broken connections that it caused.
 SILENT_LAG_S = 1.0
 ABORTED = signal_code(signal.SIGABRT)
-# How the files of NCCL's flight recorder begin; the rank's number follows.
+# Prefix of the files of NCCL's flight recorder; the rank's number follows.
 RECORDER = "nccl-trace-rank-"
 
 
 def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
-    """Return the failure that the others follow from, or None when no rank failed.
+    """Return the failure that caused the others, or None if no rank failed.
 
-    It is the earliest that is not an echo, with two corrections. A rank that died without a report is only seen to be
-    dead, after the ranks it left in a collective have already complained: a silent death within a second of the
-    earliest report goes before it. Not SIGABRT: torch aborts a rank whose peer is gone. And where all that failed
-    are echoes, a rank that had ended well before them is what they lost.
+    It is the earliest failure that is not a consequence of another, with two corrections. The death of a rank that did
+    not report is noticed only after ranks waiting for it have complained, so such a death within a second of the first
+    report precedes it; but not one by SIGABRT, because torch aborts a rank whose peer is gone. If every failure is a
+    consequence and none a timeout, the cause is the rank that ended without failing before them.
     """
     reports = list(reports)
     failures = sorted((report for report in reports if is_failure(report)), key=lambda report: report.time)
@@ -39,7 +39,7 @@ def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
         if silent and report.time - failures[0].time <= SILENT_LAG_S:
             return report
     causes = [report for report in failures if not is_consequence(report)]
-    # A rank that aborts outside of a collective has not lost a peer: the others have lost it.
+    # A rank that aborts outside a collective has not lost a peer: its peers have lost it.
     causes += [one for one in failures if one.kind == "died" and not (one.position.collective or one.follows)]
     if causes:
         return causes[0]
@@ -52,22 +52,22 @@ def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
 
 
 def is_timeout(report: WorkerReport) -> bool:
-    """Return whether a rank failed because a collective took too long: the cause is a rank that did not come."""
+    """Return whether a rank failed because a collective timed out: the cause is then a rank that did not join it."""
     return report.follows == "timed-out"
 
 
 def is_consequence(report: WorkerReport) -> bool:
-    """Return whether a rank ended because another had. torch aborts a rank that has lost a peer."""
+    """Return whether a rank ended because another had; torch aborts a rank that has lost a peer."""
     return report.exit_code == ABORTED if report.kind == "died" else report.follows != ""
 
 
 def is_failure(report: WorkerReport) -> bool:
-    """Return whether a rank ended in another way than by returning 0 (done) or 75 (checkpointed)."""
+    """Return whether a rank ended other than by returning 0 (done) or 75 (checkpointed)."""
     return report.kind != "finished" or report.exit_code not in (ExitCode.DONE, ExitCode.CHECKPOINTED)
 
 
 def run_exit_code(reports: Iterable[WorkerReport]) -> int:
-    """Return 0 when all ranks are done, 75 when any stopped with all saved, else the first failure's code."""
+    """Return the first failure's code; without one, 75 if any rank stopped with everything saved, else 0."""
     reports = list(reports)
     failure = first_failure(reports)
     if failure is not None:
@@ -78,10 +78,10 @@ def run_exit_code(reports: Iterable[WorkerReport]) -> int:
 def death_report(
     context: WorkerContext, pid: int, exitcode: int, forwarded: Collection[int], seen: float, no_memory: bool = False
 ) -> WorkerReport:
-    """Say how a rank ended that did not say so itself, and that was `seen` dead then (seconds since the epoch).
+    """Return the report of a rank that died without one and was found dead at `seen` (seconds since the epoch).
 
-    `exitcode` is as multiprocessing gives it: minus the signal's number, or what the process exited with. `forwarded`
-    are the signals that this parent process passed on. `no_memory`: the kernel has ended processes for want of it.
+    `exitcode` is multiprocessing's: minus the signal's number, or the process's exit code. `forwarded`: the signals
+    that this parent process forwarded. `no_memory`: the kernel has killed a process for lack of memory.
     """
     code = failing_code(exitcode)
     if context.run_info.is_script and exitcode in (ExitCode.DONE, ExitCode.CHECKPOINTED):
@@ -94,11 +94,11 @@ def death_report(
         name = signal.Signals(-exitcode).name if -exitcode in set(signal.Signals) else f"signal {-exitcode}"
         message = f"was killed by {name}"
         if -exitcode == signal.SIGKILL:
-            message += " (the kernel has counted none that ran out of memory)"
+            message += " (the kernel reports no kill for lack of memory)"
         elif -exitcode in forwarded:
-            message = f"was ended by {name}, passed on to it before it had a handler"
+            message = f"was ended by {name}, forwarded before it had a handler"
     else:
-        message = f"left early, with exit code {exitcode} and no word to the parent process"
+        message = f"left early, with exit code {exitcode} and without a report to its parent process"
         if exitcode == 255:  # What multiprocessing reports when the worker's parent is gone.
             message += " (or its fork server was killed)"
     return WorkerReport(context.worker.rank, context.host, "died", message, code, pid=pid, time=seen)
@@ -111,12 +111,12 @@ def describe_failure(
     world_size: int = 2,
     recordings: Sequence[Path] = (),
 ) -> str:
-    """Return what the user sees of a run that failed: who, where, why, what the others did, and the logs that stay."""
+    """Return the text shown for a failed run: who failed, where and why, what other ranks did, and the kept logs."""
     verb = " failed:" if failure.kind == "failed" else ""
     lines = [f"noether: {failure.who}{verb} {failure.message}"]
     if failure.kind == "refused":
         lines = [f"noether: {shown(str(failure.refusal), failure.code)}"]
-        lines += [f"  said by   {failure.who}"] if world_size > 1 else []
+        lines += [f"  source    {failure.who}"] if world_size > 1 else []
     if failure.kind == "died":
         lines += [f"  | {line}" for line in _log_end(run_info.log_folder / f"rank-{failure.rank}.log")]
     elif failure.traceback:
@@ -133,9 +133,9 @@ def describe_failure(
 
 
 def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path | None) -> str:
-    """Return the one line of a parent process without rank 0: that of rank 0 says the rest.
+    """Return the one line that a parent process without rank 0 prints; rank 0's parent prints the rest.
 
-    error_file: what stays of an own rank's report; where nothing does, all that it says is shown here.
+    error_file: the kept report, if one of the `own` ranks failed; if None, that rank's message is shown in full.
     """
     is_own = failure.rank in own
     whole = is_own and error_file is None
@@ -150,9 +150,9 @@ def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path
 
 
 def as_phrase(report: WorkerReport) -> str:
-    """Return what a rank did, to follow "rank 3:", in one line."""
+    """Return one line that follows "rank 3:" and tells what the rank did."""
     if report.position.collective and is_consequence(report):
-        waited = "waited in vain" if is_timeout(report) else "lost a peer"
+        waited = "timed out" if is_timeout(report) else "lost a peer"
         return f"{waited} in {report.position}"
     verb = "reported " if report.kind in ("failed", "refused") else ""
     message = report.message.partition("\n")[0]
@@ -160,7 +160,7 @@ def as_phrase(report: WorkerReport) -> str:
 
 
 def _grouped(phrases: Mapping[int, str]) -> str:
-    """Return "rank 0: in f; ranks 2, 3: reported X", the ranks of one phrase together."""
+    """Return "rank 0: in f; ranks 2, 3: reported X", grouping ranks with the same phrase."""
     groups: dict[str, list[int]] = {}
     for rank, phrase in sorted(phrases.items()):
         groups.setdefault(phrase, []).append(rank)
@@ -168,9 +168,9 @@ def _grouped(phrases: Mapping[int, str]) -> str:
 
 
 def watchdog_ended(report: WorkerReport, log_folder: Path, since: float) -> WorkerReport:
-    """Return the report of a rank that NCCL's watchdog has aborted as that of one that waited for others in vain.
+    """Return a rank's report, changed into a timeout if NCCL's watchdog aborted the rank.
 
-    Its log says so; of rank 0, which has none, the flight recorder's file of this start, which a time-out alone makes.
+    Its log shows the timeout, or, for rank 0, which has no log, a flight recorder file newer than `since`.
     """
     if report.kind != "died" or report.exit_code != ABORTED:
         return report
@@ -181,7 +181,7 @@ def watchdog_ended(report: WorkerReport, log_folder: Path, since: float) -> Work
 
 
 def recorded(log_folder: Path, ranks: Iterable[int], since: float) -> list[Path]:
-    """Return the files that NCCL's flight recorder has written of ranks, in this start."""
+    """Return the files that NCCL's flight recorder has written for `ranks` since the time `since`."""
     paths = [log_folder / f"{RECORDER}{rank}" for rank in sorted(ranks)]
     return [path for path in paths if path.is_file() and path.stat().st_mtime >= since]
 
@@ -195,7 +195,7 @@ def _log_end(path: Path, lines: int = 20) -> list[str]:
         return []
 
 
-CALLER = " in call_target"  # In faulthandler's text, the end of the frame that called the rank's target.
+CALLER = " in call_target"  # How the line of the frame that called the rank's target ends in faulthandler's output.
 
 
 def _own_thread(stack: str) -> str:
@@ -203,7 +203,7 @@ def _own_thread(stack: str) -> str:
 
 
 def where_in_stack(text: str) -> str:
-    """Return "in all_reduce, called from step (train.py:88)" for a stack as faulthandler prints it."""
+    """Return "in all_reduce, called from step (train.py:88)" from a stack that faulthandler printed."""
     frames = re.findall(r'File "(.+)", line (\d+) in (.+)', _own_thread(text))
     if not frames:
         return "running"
@@ -219,16 +219,16 @@ def where_in_stack(text: str) -> str:
 def name_missing(
     waited: Iterable[WorkerReport], doing: Mapping[int, WorkerReport], settings: DistributedConfig
 ) -> WorkerReport | None:
-    """Return the report of the rank that the others waited for, or None if every rank was there.
+    """Return the report of the rank that other ranks waited for, or None if no rank was missing.
 
-    A rank is missing where it has entered fewer collectives than those that waited, is in none at all, or is stopped.
-    Ranks that wait in the same one are those whose own time is not over yet. `waited` are the reports of those whose
-    collective took too long, at least one; `doing` is what ranks do that have not reported.
+    A rank is missing if it has entered fewer collectives than the ranks that waited, is in no collective, or is
+    stopped. A rank still waiting in the same collective is not missing. `waited`: the reports of ranks whose collective
+    timed out, at least one; `doing`: what the ranks without a report are doing.
     """
     waited = sorted(waited, key=lambda report: report.position.entered)
     first = waited[-1]
     there = first.position
-    queued = not there.collective  # A GPU was given it, and its host went on.
+    queued = not there.collective  # Queued on the GPU, while the host continued.
     missing = [
         entry
         for _, entry in sorted(doing.items())
@@ -243,7 +243,7 @@ def name_missing(
         there = replace(there, update=culprit.position.update)
     also = f", nor did rank {listed(entry.rank for entry in others)}" if others else ""
     lines = [
-        f"did not come to {there if there.collective else 'a collective ' + there.when}{also}",
+        f"did not reach {there if there.collective else 'a collective ' + there.when}{also}",
         f"  waited    rank {listed(report.rank for report in waited)}{_how_long(first.waited_s, settings)}",
         *(f"  rank {entry.rank:<4} {entry.message}" for entry in missing),
     ]
@@ -251,7 +251,7 @@ def name_missing(
 
 
 def own_frames(stack: str) -> str:
-    """Return the frames of the thread that is the rank's own, without those that start it, of faulthandler's text."""
+    """Return the current thread's frames from faulthandler's text, without those that lead to the target."""
     lines = _own_thread(stack).splitlines()[1:]
     count = next((number for number, line in enumerate(lines) if line.endswith(CALLER)), len(lines))
     return "\n".join(["Python stack, the innermost call first:", *lines[:count]]) if lines else ""

@@ -1,4 +1,4 @@
-"""The link of rank 0's parent: it accepts the other parents, says where the ranks meet, and names who failed."""
+"""The links between parent processes: rank 0's (the hub) accepts the others (spokes), and decides which rank failed."""
 
 import os
 import secrets
@@ -19,7 +19,7 @@ from noether.launch.processes.listener import RunPorts
 
 
 class Hub(Link):
-    """The link of rank 0's parent. If it answers for all ranks, there are no other parents and no listener."""
+    """The link of rank 0's parent. If that parent has all ranks, there are no other parents and no listener."""
 
     def __init__(
         self, own_ranks: Collection[int], host: str, run_info: RunInfo, endpoint: Endpoint, ports: RunPorts
@@ -40,13 +40,13 @@ class Hub(Link):
             self._own_address.start()
 
     def descriptors(self) -> list[Any]:
-        """Return what becomes readable when there is something to do."""
+        """Return the descriptors that become readable when there is something to do."""
         own = self._own_address
         wake = [own.reader] if own is not None and own.is_alive() else []
         return [*wake, *(self._listener.descriptors() if self._listener else []), *super().descriptors()]
 
     def poll(self) -> None:
-        """Accept parent processes, does what every link does, and say where to meet once all ranks have joined."""
+        """Accept parent processes, poll as every link does, and announce the meeting point when all have joined."""
         if self._listener is not None:
             for peer in self._listener.poll(self.expected):
                 self.peers.append(peer)
@@ -58,7 +58,7 @@ class Hub(Link):
             self._decide_meeting()
 
     def _take_refusals(self, refusals: list[WorkerReport]) -> None:
-        """Count each as the failure of a rank that has not come; whose settings are wrong may have its rank wrong."""
+        """Record each as the failure of a rank that has not come: a refusing host may number its ranks wrongly."""
         for report in refusals if (expected := self.expected) else ():
             rank = report.rank if report.rank in expected else min(expected)
             self.reports.setdefault(rank, replace(report, rank=rank))
@@ -66,12 +66,12 @@ class Hub(Link):
 
     @property
     def missing(self) -> list[int]:
-        """The ranks that have not come."""
+        """The ranks that have not joined."""
         return [rank for rank in range(self.world_size) if rank not in self.arrived]
 
     @property
     def expected(self) -> set[int]:
-        """The ranks whose parent processes have not come."""
+        """The ranks whose parent processes have not connected."""
         return set(self.missing) - {*self.own_ranks, *self.remote_ranks}
 
     def _decide_meeting(self) -> None:
@@ -89,12 +89,12 @@ class Hub(Link):
         elif missing and waited_s >= limit_s + (HANGING_S if own is not None and own.is_alive() else 0.0):
             strays = self._listener.strays.values() if self._listener is not None else ()
             named = ", ".join(f"rank {stray.ranks[0]} on {stray.host}" for stray in strays)
-            refused = f"; refused, as of another run: {named}" if named else ""
+            refused = f"; refused because they belong to another run: {named}" if named else ""
             self.not_met = JoinError(
                 "ranks-late", f"rank {listed(missing)} of {self.world_size} did not join within {limit_s:g} s",
                 seen=f"{counted(len(self.arrived), 'rank')} at {self.endpoint.host} port {self.endpoint.port}{refused}",
-                expected="all of them",
-                fix="see what their hosts say; distributed.init_timeout_s=1800 where they are slow to start",
+                expected="all ranks",
+                fix="read the output on their hosts; distributed.init_timeout_s=1800 if they are slow to start",
             )  # fmt: skip
         elif missing and waited_s >= NOTICE_S and not self._has_said_who_is_missing:
             self._has_said_who_is_missing = True
@@ -108,29 +108,29 @@ class Hub(Link):
 
     @property
     def came(self) -> set[tuple[int, ...]]:
-        """The ranks of each other parent process that was heard of, if only to refuse the run."""
+        """The ranks of each other parent process that has joined, or has sent or been sent a refusal."""
         return self._listener.came if self._listener is not None else set()
 
     def ask(self, read: Callable[[Any], Any]) -> None:
-        """Ask the other parent processes, and those that come later, once, for what this program needs of them.
+        """Request an answer from each other parent process, including those that connect later.
 
-        `answers` has their answers by their ranks, as `read` takes them from JSON; it raises ValueError, KeyError or
-        TypeError at one that is wrong.
+        `answers` holds the answers by their senders' ranks, each parsed by `read`, which takes JSON data and raises
+        ValueError, KeyError or TypeError if it is wrong.
         """
         self._read = read
         self.send_all({"ask": 1})
 
     def silent(self) -> list[Peer]:
-        """Return those of the parent processes that were asked which are there and have not answered."""
+        """Return the connected parent processes that have not answered `ask`."""
         return [peer for peer in self.peers if peer.ranks and peer.ranks not in self.answers]
 
     def boundaries(self) -> list[int] | None:
-        """Return how far the ranks of each other parent process have come, or None while one has not said so."""
+        """Return the furthest boundary of each other parent's ranks, or None while one has not reported it."""
         told = [peer.boundary for peer in self.peers if peer.ranks]
         return None if None in told else [boundary for boundary in told if boundary is not None]
 
     def refuse_latecomers(self, failure: WorkerReport) -> None:
-        """Tell the parent processes that have not come yet why there is no run to join."""
+        """Tell the parent processes that have not connected yet why there is no run to join."""
         if self._listener is not None and not self.is_settled:
             self._listener.refuse_all(failure, len(self.own_ranks))
 
@@ -154,9 +154,9 @@ class Hub(Link):
 
     def _drop(self, peer: Peer, silent: bool) -> None:
         super()._drop(peer, silent)
-        what = "is gone without a word, and its parent process with it (killed?)"
+        what = "lost its connection (the process that started it has probably died)"
         if silent:
-            what = f"has not been heard of for {self.silence_s:g} s: its host is down, or cut off from this one"
+            what = f"has not been heard from for {self.silence_s:g} s: its host is down, or cut off from this one"
         for rank in peer.ranks:
             self.reports.setdefault(rank, WorkerReport(rank, peer.host, "lost", what))
 
@@ -180,25 +180,25 @@ class Spoke(Link):
             self.look_for(endpoint.port)
 
     def look_for(self, port: int) -> None:
-        """Start to look for the listener, once its port is known: a launcher's store may have to be asked for it."""
+        """Start connecting to the listener once its port is known; it may come from a launcher's store."""
         if self._connector is None:
             self._connector = Connector(replace(self.endpoint, port=port), self.host, self.own_ranks, self.run_info)
             self._connector.start()
 
     def descriptors(self) -> list[Any]:
-        """Return what becomes readable when there is something to do."""
+        """Return the descriptors that become readable when there is something to do."""
         looks = not self.peers and not self.is_settled
         wake = [self._connector.reader] if self._connector is not None and looks else []
         return [*wake, *super().descriptors()]
 
     def note_arrivals(self, ranks: Collection[int]) -> set[int]:
-        """Note which of the own ranks have joined, and tell the hub; the time for meeting it runs from the first."""
+        """Record own ranks that have joined, and tell the hub; the first starts the time limit for meeting it."""
         if fresh := super().note_arrivals(ranks):
             self.send({"arrived": sorted(fresh)})
         return fresh
 
     def poll(self) -> None:
-        """Take the result of connecting, then does what every link does."""
+        """Take the result of connecting, then poll as every link does."""
         connector = self._connector
         if connector is not None and not self.peers and not self.is_settled:
             connector.deadline = self.deadline
@@ -214,14 +214,14 @@ class Spoke(Link):
         super().poll()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Tell the hub something, as soon as it is found."""
+        """Send a message to the hub, or keep it until the hub is connected."""
         if self.peers:
             self.send_all(message)
         else:
             self._owed.append(message)
 
     def answer(self, said: Any) -> None:
-        """Answer the hub, which has `asked`, with what JSON can say."""
+        """Answer the hub's request with data that JSON can hold."""
         self.asked = False
         self.send({"answer": said})
 
@@ -244,8 +244,8 @@ class Spoke(Link):
         super()._drop(peer, silent)
         if self.failure is None:
             what = (
-                f"has not been heard of for {self.silence_s:g} s: its host is down, or this one is cut off from it"
+                f"has not been heard from for {self.silence_s:g} s: its host is down, or this one is cut off from it"
                 if silent
-                else "is gone without a word, and its parent process with it (killed?); it served the store of the run"
+                else "lost its connection (the process that started it has probably died); it served the run's store"
             )
             self.reports.setdefault(0, WorkerReport(0, self.endpoint.host, "lost", what))

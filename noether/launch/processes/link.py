@@ -1,4 +1,4 @@
-"""How the parents of one run exchange what their ranks do: JSON lines over TCP, with heartbeats. No torch here."""
+"""Connects the parent processes of one run: JSON lines over TCP, with heartbeats. No torch here."""
 
 import contextlib
 import hashlib
@@ -28,21 +28,21 @@ from noether.launch.processes.context import (
 from noether.launch.processes.worker import failing_code, shortened
 
 SEND_S = 2
-"""Seconds that a peer may take to accept a line; one that takes longer counts as gone."""
+"""Seconds that a peer may take to accept a line before it is considered gone."""
 
 LONGEST_LINE = 1 << 20
-"""Bytes; a longer line was not written by this program."""
+"""Bytes; this program never writes a longer line."""
 
 MOST_PER_READ = 1 << 22
-"""Bytes taken at a time, so that a peer that never pauses cannot keep a reader busy."""
+"""Bytes taken per read, so that a peer that never pauses cannot keep a reader busy."""
 
 
 class Unanswered(Exception):
-    """The other side did not answer, or what it said is not a JSON object."""
+    """The peer did not answer, or its answer is not a JSON object."""
 
 
 class Garbled(Unanswered):
-    """The other side sends something other than JSON objects: at a port, it is another program."""
+    """The peer sends something other than the JSON objects of this program; a listener is then another program."""
 
 
 class JsonLines:
@@ -54,13 +54,13 @@ class JsonLines:
         self._buffer = b""
         self._waiting: list[dict[str, Any]] = []
         self._garbage = False
-        connected.setblocking(True)  # Reads say MSG_DONTWAIT, writes have a limit.
+        connected.setblocking(True)  # Reads use MSG_DONTWAIT, writes have a timeout.
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_S, 0))
         with contextlib.suppress(OSError):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, message: Mapping[str, Any]) -> bool:
-        """Send an object; return whether the peer took it."""
+        """Send an object; return False if the peer is gone or too slow."""
         try:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
@@ -68,16 +68,16 @@ class JsonLines:
         return True
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
-        """Return the objects that have come, without waiting, and whether the peer is still there.
+        """Return the objects received so far, without waiting, and whether the peer is still there.
 
-        A peer that sends anything but JSON objects counts as gone.
+        A peer that sends anything but JSON objects is considered gone.
         """
         alive = self._take_what_has_come()
         messages, self._waiting = self._waiting, []
         return messages, alive
 
     def receive(self, seconds: float) -> dict[str, Any]:
-        """Return the next object. Unanswered: none within `seconds`, or the peer is gone. Garbled: it is no object."""
+        """Return the next object. Unanswered: none came in `seconds`, or the peer is gone. Garbled: not an object."""
         deadline, alive = time.monotonic() + seconds, True
         while not self._waiting:
             if not alive:
@@ -92,7 +92,7 @@ class JsonLines:
         return self._waiting.pop(0)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self.socket.close()
 
     def _take_what_has_come(self) -> bool:
@@ -111,7 +111,7 @@ class JsonLines:
         return len(self._buffer) <= self.longest_line
 
     def _split(self) -> bool:
-        """Move the whole lines of the buffer to the waiting objects; return False at one that is not an object."""
+        """Parse the buffer's complete lines into `_waiting`; return False at a line that is not an object."""
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
             try:
@@ -127,7 +127,7 @@ class JsonLines:
 
 @dataclass
 class Peer:
-    """Another parent of the run, as this one knows it: when it was last heard, and which ranks it answers for."""
+    """Another parent process of the run: its connection, when it was last heard from, its host and its ranks."""
 
     connection: JsonLines
     heard: float
@@ -138,13 +138,13 @@ class Peer:
 
 @dataclass
 class Link:
-    """What the hub and the other parent processes share: peers, heartbeats, and what was received.
+    """The base of both links, the hub's and the other parents': peers, heartbeats, and received reports.
 
-    `endpoint` is where the hub listens. `arrived` are the ranks that are known to have joined, `deadline` is when the
-    others must have. `reports` are those of ranks elsewhere; `failure` is that of the run, as the hub has decided or,
-    where there is no run, as this parent has found out. `meeting` is where all ranks meet, `not_met` why they cannot:
-    one of the two is known once it `is_settled`. After `silence_s` seconds of silence a parent is lost; `beat_s` are
-    the seconds between two heartbeats.
+    `endpoint`: where the hub listens. `arrived`: the ranks known to have joined; `deadline`: when the rest must have
+    joined. `reports`: those of ranks in other parent processes. `failure`: the run's, as decided by the hub or, if the
+    ranks cannot meet, as found by this parent. `meeting`: where all ranks meet; `not_met`: why they cannot. One of the
+    two is set once the link `is_settled`. A parent that is silent for `silence_s` seconds is lost; `beat_s`: seconds
+    between heartbeats.
     """
 
     own_ranks: tuple[int, ...]
@@ -167,15 +167,15 @@ class Link:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known where the ranks meet, or that they cannot."""
+        """True once it is known where the ranks meet, or why they cannot."""
         return self.meeting is not None or self.not_met is not None
 
     def descriptors(self) -> list[Any]:
-        """Return what becomes readable when there is something to do."""
+        """Return the descriptors that become readable when there is something to do."""
         return [peer.connection.socket for peer in self.peers]
 
     def note_arrivals(self, ranks: Collection[int]) -> set[int]:
-        """Note ranks that have joined, and return the new ones; the time for the others runs from the first."""
+        """Record ranks that have joined; return the new ones. The first starts the time limit for the rest."""
         fresh = set(ranks) - self.arrived
         if fresh and not self.arrived:
             self.deadline = time.monotonic() + self.run_info.distributed.init_timeout_s
@@ -183,10 +183,10 @@ class Link:
         return fresh
 
     def poll(self) -> None:
-        """Read what was sent, send what is due, and note who is lost. Call it at least every `beat_s` seconds."""
+        """Read messages, send due heartbeats, and drop lost peers. Call it at least every `beat_s` seconds."""
         now = time.monotonic()
         if now - self._polled > 2 * self.beat_s + 1:
-            # This process was stopped, as a suspended job is: what the others sent meanwhile has not been read yet.
+            # This process was stopped, as a suspended job is: its peers' messages since then are still unread.
             for peer in self.peers:
                 peer.heard = now
         self._polled = now
@@ -201,7 +201,7 @@ class Link:
                 try:
                     self._take(peer, message)
                 except (KeyError, TypeError, ValueError, AttributeError):
-                    alive = False  # Not a line of this program.
+                    alive = False  # Not written by this program.
             silent = now - peer.heard > self.silence_s
             if alive and not silent and beat:
                 alive = peer.connection.send({"beat": 1})
@@ -216,33 +216,33 @@ class Link:
         peer.connection.close()
 
     def send_all(self, message: Mapping[str, Any]) -> None:
-        """Tell every parent process on the other side of this link."""
+        """Send a message to every peer of this link."""
         for peer in list(self.peers):
             if not peer.connection.send(message):
                 self._drop(peer, silent=False)
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close all connections."""
         for peer in self.peers:
             peer.connection.close()
         self.peers.clear()
 
 
 def say(text: str) -> None:
-    """Say something on stderr beside what the ranks say."""
+    """Print a message to stderr, which the ranks print to as well."""
     print(f"noether: {text}", file=sys.stderr, flush=True)
 
 
 def report_from(fields: Mapping[str, Any]) -> WorkerReport:
-    """Read a report that another parent process sent. Raises KeyError, TypeError or ValueError where it is none."""
+    """Read a report that another parent process sent; raise KeyError, TypeError or ValueError if it is not one."""
     if fields["kind"] not in get_args(ReportKind):
         raise ValueError(f"a report of the unknown kind {fields['kind']!r}")
-    # Clocks differ between hosts: what counts is when it was heard here.
+    # Clocks differ between hosts, so `time` is when the report arrived here.
     return WorkerReport(**{**fields, "position": RankPosition(**fields["position"]), "time": time.time()})
 
 
 def reports_from(entries: Sequence[Mapping[str, Any]]) -> list[WorkerReport]:
-    """Read reports that another parent process answered with, as `report_from` does each."""
+    """Read the reports that another parent process answered with, each by `report_from`."""
     return [report_from(entry) for entry in entries]
 
 
@@ -251,7 +251,7 @@ LONGEST_NAME, LONGEST_IDENTITY, LONGEST_REFUSAL = 255, 500, 8000
 
 @dataclass(frozen=True)
 class Caller:
-    """Who claims to be a parent of the run: its host and process, the ranks it answers for, its run, and a nonce."""
+    """A process that claims to be a parent of the run: its host, pid, ranks and run, and a nonce."""
 
     host: str
     pid: int
@@ -266,7 +266,7 @@ class Caller:
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> "Caller":
-        """Read what `as_message` wrote. ValueError: this is not such a line."""
+        """Read a message that `as_message` wrote; raise ValueError if it is not one."""
         try:
             ranks = tuple(sorted({int(rank) for rank in message["ranks"]}))
             host, nonce = printable(message["host"]), str(message["hello"])
@@ -280,9 +280,9 @@ class Caller:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the listener of a run answers to a caller's first line.
+    """The answer of a run's listener to a caller's first line.
 
-    `proves_start` says that it is of the same start: of a start without a job's name, both may be of two runs still.
+    `proves_start`: the listener is of the same start; without a job name, both may still be of different runs.
     """
 
     identity: RunIdentity
@@ -292,9 +292,9 @@ class Answer:
 
 
 def greet(connection: JsonLines, caller: Caller, start_key: str, limit_s: float) -> Answer:
-    """Say who calls, and return what is answered.
+    """Send the caller's first line, and return the answer.
 
-    Unanswered: nothing came within `limit_s` seconds, or what came is not from the listener of a run.
+    Unanswered: nothing came within `limit_s` seconds, or the answer is not from the listener of a run.
     """
     connection.send(caller.as_message())
     message = connection.receive(limit_s)
@@ -308,32 +308,32 @@ def greet(connection: JsonLines, caller: Caller, start_key: str, limit_s: float)
 
 
 def proof(key: str, side: str, *nonces: str) -> str:
-    """Return what only a holder of the key can work out for these numbers (HMAC, RFC 2104)."""
+    """Return the HMAC (RFC 2104) of the side and the nonces, which only a holder of the key can compute."""
     text = "\0".join((side, *nonces))
     return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
 def is_proof(given: object, key: str, side: str, *nonces: str) -> bool:
-    """Return whether the other side knows the key."""
+    """Return whether `given` proves that the other side knows the key."""
     return hmac.compare_digest(str(given).encode(), proof(key, side, *nonces).encode())
 
 
 def refusal_line(report: WorkerReport | None, start_key: str, *nonces: str) -> dict[str, Any]:
-    """Return how a parent process refuses the run, with the proof that it was started with it.
+    """Return the message by which a parent process refuses the run and proves that it was started with the run.
 
-    None: it is not of rank 0's run, whose parent process finds out and answers what differs.
+    report: None if this process is not of rank 0's run; rank 0's parent then finds out and answers what differs.
     """
     refusal = asdict(shortened(report, LONGEST_REFUSAL)) if report is not None else None
     return {"refusal": refusal, "refused": proof(start_key, "refusal", *nonces)}
 
 
 def proves_refusal(message: Mapping[str, Any], start_key: str, *nonces: str) -> bool:
-    """Return whether `refusal_line` wrote this, in a process that was started with the run."""
+    """Return whether `refusal_line` wrote this message, in a process that was started with the run."""
     return bool(start_key) and is_proof(message.get("refused"), start_key, "refusal", *nonces)
 
 
 def refusal_from(message: Mapping[str, Any], start_key: str, *nonces: str) -> WorkerReport | None:
-    """Read what `refusal_line` wrote; return None where it names no reason, or is from elsewhere."""
+    """Read a message that `refusal_line` wrote; return None if it gives no reason or proves nothing."""
     if not proves_refusal(message, start_key, *nonces):
         return None
     try:
@@ -345,5 +345,5 @@ def refusal_from(message: Mapping[str, Any], start_key: str, *nonces: str) -> Wo
 
 
 def printable(said: object, most: int = LONGEST_NAME) -> str:
-    """Return what a stranger said as one line, of at most so many characters, that a terminal shows as it is."""
+    """Return the first `most` characters of a stranger's text as one line, with control characters escaped."""
     return shown_name(str(said)[:most])

@@ -1,4 +1,4 @@
-"""The ports of a run: held before anything starts, and where rank 0 listens for the other parent processes."""
+"""Holds a run's ports before anything starts, and listens for the other parent processes on rank 0's host."""
 
 import math
 import os
@@ -37,14 +37,14 @@ from noether.launch.processes.worker import failure_report
 MOST_UNPROVEN = 64
 PROOF_LIMIT_S = 10.0
 MOST_ACCEPTED = 256
-"""How many connections are accepted at a time, before the parent process looks after its run again."""
+"""The most connections accepted in one go, before the parent process returns to its run."""
 LONGEST_HELLO = 1 << 14
 MOST_STRAYS_SHOWN = 20
 
 
 @dataclass
 class UnprovenConnection:
-    """A connection that has not proved to be of this run."""
+    """A connection that has not yet proved that it belongs to this run."""
 
     connection: JsonLines
     came: float
@@ -53,11 +53,11 @@ class UnprovenConnection:
 
 
 class RunListener:
-    """Accepts connections on a port that is held, and returns those that are of the run.
+    """Accepts connections on a held port, and returns those that belong to the run.
 
-    `refusals` are of parent processes that were started with the run and will not join it; `came` are the ranks
-    of each that has proved to be of it, or has been told why there is no run to join. `own_nonce` is that of a caller
-    from this process, which tries where it is reached.
+    `refusals`: the reports of parent processes that were started with the run but will not join it. `came`: the ranks
+    of each parent that has proved that it belongs to the run, or has been told why there is no run to join.
+    `own_nonce`: the nonce with which this process calls itself, to test its address.
     """
 
     def __init__(self, held: HeldPort, run_info: RunInfo) -> None:
@@ -78,9 +78,9 @@ class RunListener:
         return [self._held.socket, *(candidate.connection.socket for candidate in self.unproven)]
 
     def poll(self, expected: Collection[int]) -> list[Peer]:
-        """Accept connections, read what they sent, and close those that took too long; return new parent processes.
+        """Accept connections, read their messages, and close those that took too long; return new parent processes.
 
-        A parent process that claims another rank than the `expected` is refused.
+        A parent process that claims a rank not in `expected` is told so and disconnected.
         """
         now, self._expected = time.monotonic(), set(expected)
         self._accept(now)
@@ -116,7 +116,7 @@ class RunListener:
             try:
                 connection, _ = self._held.socket.accept()
             except OSError:
-                return  # Nobody waits, or no descriptor is free until a connection is closed.
+                return  # No connection waits, or no descriptor is free until one closes.
             self.unproven.append(UnprovenConnection(JsonLines(connection, LONGEST_HELLO), now))
             if len(self.unproven) > MOST_UNPROVEN:
                 silent = next((candidate for candidate in self.unproven if candidate.caller is None), self.unproven[0])
@@ -134,7 +134,7 @@ class RunListener:
         own, start_key, nonces = self._identity, self._run_info.start_key, (caller.nonce, candidate.nonce)
         answer: dict[str, object] = {"run": own.as_text(), "nonce": candidate.nonce}
         answer["proof"] = proof(self._run_info.key, "server", *nonces)
-        # Once all have come, who has other settings or devices is of another run, and learns nothing of this one.
+        # Once all have come, a caller with other settings or devices is of another run, and learns nothing of this one.
         is_stray = not caller.identity.is_of_same_start(own) or (caller.identity != own and not self._expected)
         if not is_stray:
             answer["start"] = proof(start_key, "start", *nonces)
@@ -151,10 +151,10 @@ class RunListener:
         return caller.identity != own or max(caller.ranks) < own.world_size
 
     def refuse_all(self, report: WorkerReport, own: int) -> WorkerReport:
-        """Tell all other parent processes of this start, as they come, why there is no run to join; return why.
+        """Tell all other parents of this start, as they connect, why there is no run to join; return the reason.
 
-        That is `report`, or that a host has other settings. Returns once all have been told, which have as many ranks
-        each as the `own`, or after `RunInfo.telling_s`.
+        The reason is `report`, or that a host has other settings. Returns after `RunInfo.telling_s`, or once all have
+        been told, assuming that each parent has `own` ranks, as this one does.
         """
         limit_s, self._own_refusal = self._run_info.telling_s, report
         began, quiet_s = time.monotonic(), REFUSAL_NOTICE_S
@@ -170,9 +170,9 @@ class RunListener:
         return self._own_refusal
 
     def _answer_refusal(self, candidate: UnprovenConnection, caller: Caller, message: dict[str, object]) -> None:
-        """Say why there is no run to a parent process of this start that will not join, and keep the reason.
+        """Tell a parent of this start that will not join why there is no run, and keep the reason.
 
-        Other settings than rank 0's come before what they lead to, such as a batch that the ranks cannot share.
+        Settings that differ from rank 0's are reported before their effects, such as a batch that ranks cannot share.
         """
         run_info, host, its, nonces = self._run_info, caller.host, caller.identity, (candidate.nonce, caller.nonce)
         if not self._expected or not proves_refusal(message, run_info.start_key, *nonces):
@@ -202,7 +202,7 @@ class RunListener:
             return
         self.strays[who] = caller
         say(
-            f"rank {caller.ranks[0]} on {caller.host} (pid {caller.pid}) of another run was refused: it is of "
+            f"rank {caller.ranks[0]} on {caller.host} (pid {caller.pid}) of another run was refused: it belongs to "
             f"{printable(caller.identity, LONGEST_IDENTITY)}; this run is {self._identity}, and continues"
         )
 
@@ -225,9 +225,9 @@ MOST_NAMED, LONGEST_VALUE = 4, 80
 def settings_differ(
     first: Mapping[str, Any], other: Mapping[str, Any], host: str, two_runs: str
 ) -> RequestError | None:
-    """Return how a run is refused whose settings, by dotted names, are `first` where rank 0 is, `other` on a host.
+    """Return the error for settings, by dotted name, that are `first` on rank 0's host and `other` on `host`.
 
-    None where they are the same, or those of one are not known. `two_runs` is what helps where two runs are meant.
+    None if they are equal, or either is unknown. `two_runs`: the fix to add in case two runs are intended.
     """
     differ = [name for name in {**first, **other} if first.get(name) != other.get(name)]
     if not (first and other and differ):
@@ -239,26 +239,26 @@ def settings_differ(
         return first_of([f"{printable(name)}={printable(value, LONGEST_VALUE)}" for name, value in values], MOST_NAMED)
 
     return RequestError(
-        "hosts-differ", f"{host} has other settings or versions than rank 0", seen=f"{named(other)} on {host}",
-        expected=f"{named(first)}, as where rank 0 is",
+        "hosts-differ", f"{host} does not have the settings and versions of rank 0", seen=f"{named(other)} on {host}",
+        expected=f"{named(first)}, as on rank 0's host",
         fix=f"the same {'image or environment' if by_version else 'settings'} on every host{two_runs}",
     )  # fmt: skip
 
 
 def ranks_differ(first: RunInfo, other: RunIdentity, host: str, two_runs: str) -> RequestError | None:
-    """Return how a host is refused that has other ranks or devices than rank 0 has; None where it has not."""
+    """Return the error for a host whose world size or device kind is not rank 0's; None if both are equal."""
     own, seen = first.identity, f"{printable(other, LONGEST_IDENTITY)} on {host}"
-    expected = f"{own}, as where rank 0 is"
+    expected = f"{own}, as on rank 0's host"
     if own.world_size != other.world_size:
         return RequestError(
             "world-sizes-differ",
-            f"the run was started with {own.world_size} ranks where rank 0 is, and with {other.world_size} on {host}",
+            f"the run was started with {own.world_size} ranks on rank 0's host, but with {other.world_size} on {host}",
             seen=seen, expected=expected,
             fix=f"start {own.world_size} ranks in all, with the same command on every host{two_runs}",
         )  # fmt: skip
     if own.device_kind != other.device_kind:
         return RequestError(
-            "device-kinds-differ", f"rank 0 computes on {own.device_kind}, and {host} on {other.device_kind}",
+            "device-kinds-differ", f"rank 0 computes on {own.device_kind}, but {host} on {other.device_kind}",
             seen=seen, expected=expected,
             fix="noether doctor      (on the host without a GPU; or accelerator=cpu on every host)",
         )  # fmt: skip
@@ -266,14 +266,14 @@ def ranks_differ(first: RunInfo, other: RunIdentity, host: str, two_runs: str) -
 
 
 ANSWER_S = 2.0
-"""How long whoever has the port of a run may take to say that it is rank 0 of it, before another program is there."""
+"""Seconds that the holder of a run's port may take to answer as rank 0 before it counts as another program."""
 
 
 @dataclass(frozen=True)
 class RunPorts:
-    """The ports of a run that this process holds: none unless it answers for rank 0 of several.
+    """The ports of a run that this process holds: none unless it has rank 0 of several ranks.
 
-    `listener` accepts the other parent processes; None where there are none. `store` is for the store of the ranks.
+    `listener` accepts the other parent processes; None if there are none. `store` is for the store of the ranks.
     """
 
     listener: RunListener | None = None
@@ -281,29 +281,29 @@ class RunPorts:
 
     @property
     def store_port(self) -> int:
-        """The number of the store's port; 0 where another process holds it."""
+        """The number of the store's port; 0 if another process holds it."""
         return self.store.endpoint.port if self.store is not None else 0
 
     @property
     def listener_port(self) -> int:
-        """The number of the listener's port; 0 where there is none."""
+        """The number of the listener's port; 0 if there is none."""
         return self.listener.port if self.listener is not None else 0
 
     def close(self) -> None:
-        """Close this process's copies; that of a rank stays open."""
+        """Close this process's copies of the ports; a rank's copy stays open."""
         for port in (self.listener, self.store):
             if port is not None:
                 port.close()
 
 
 def hold_ports(placement: Placement, run_info: RunInfo) -> RunPorts:
-    """Hold the ports of a run where this process answers for its rank 0.
+    """Hold the ports of a run if this process has its rank 0.
 
-    Where other parent processes answer for some ranks, the endpoint's port is the listener's, and the store has a free
-    one. Where nobody asked for the port that all of them work out, and another program has it, a free one is taken and
+    If other parent processes have ranks, the listener gets the endpoint's port and the store a free one. If another
+    program has the endpoint's port, which the hosts derived and no setting requested, a free port is held instead and
     published in a folder that all hosts see.
 
-    RequestError: the port is taken, and it was asked for, or there is no folder to publish another in.
+    RequestError: the port is taken, and it was requested or there is no folder to publish another one in.
     """
     ranks = tuple(worker.rank for worker in placement.workers)
     if 0 not in ranks or placement.world_size == 1:
@@ -324,7 +324,7 @@ def _hold(endpoint: Endpoint, caller: Caller, run_info: RunInfo) -> HeldPort:
     published = None
     if run_info.shared_folder is not None and not endpoint.asked_by:
         published = PublishedPort(run_info.shared_folder, run_info.identity)
-        published.remove()  # Of a start whose ranks never met; they would look for it there.
+        published.remove()  # Left by a launch whose ranks never met; this run's ranks would use it.
     try:
         return hold_port(endpoint)
     except RequestError:
@@ -340,7 +340,7 @@ def _hold(endpoint: Endpoint, caller: Caller, run_info: RunInfo) -> HeldPort:
         published.write(held.endpoint.host, held.endpoint.port)
     except OSError:
         held.close()
-        return hold_port(endpoint)  # It refuses in the words that fit.
+        return hold_port(endpoint)  # It raises the error that fits.
     say(
         f"port {endpoint.port} on {endpoint.host} is taken by another program; the ranks meet at port "
         f"{held.endpoint.port}, published in {published.path.parent}"
@@ -349,6 +349,6 @@ def _hold(endpoint: Endpoint, caller: Caller, run_info: RunInfo) -> HeldPort:
 
 
 def listener_endpoint(place: Placement, port: int = 0) -> Endpoint:
-    """Return where the listener is beside a store that a launcher serves: on loopback where that is enough."""
+    """Return where to listen if a launcher serves the store: on loopback if all ranks are on this host."""
     host = "127.0.0.1" if place.local_world_size == place.world_size else place.endpoint.host
     return Endpoint(host, port, place.endpoint.asked_by)

@@ -1,4 +1,4 @@
-"""Tells whether the kernel has ended a process for want of memory, what the limit was, and which number to set."""
+"""Finds out whether the kernel killed a process for lack of memory, what the limit was, and which number to set."""
 
 import math
 import os
@@ -10,20 +10,20 @@ from noether.common.cpus import number_in, own_groups
 from noether.common.errors import MidRunError
 from noether.common.numbers import size_text
 
-# Each is the file of cgroup v2, then that of v1.
+# In each pair: the file of cgroup v2, then that of v1.
 COUNTS, LIMITS, PEAKS = (
     ("memory.events", "memory.oom_control"),
     ("memory.max", "memory.limit_in_bytes"),
     ("memory.peak", "memory.max_usage_in_bytes"),
 )
 NO_LIMIT = 1 << 60
-"""Version 1 has a number still larger where there is no limit."""
+"""Bytes; cgroup v1 reports a still larger number if there is no limit."""
 
 
 def killed_for_memory(root: Path = Path("/")) -> int:
-    """Return how many processes the kernel has ended so until now: in this process's cgroups, or of the machine.
+    """Return how many kills for lack of memory the kernel has counted, in this process's cgroups and on the machine.
 
-    The machine's own count is for a group that this process does not see; what matters is whether it rises.
+    The machine's count covers cgroups that this process cannot see; callers only check whether the sum rises.
     """
     files = {group / name for group in own_groups("memory", root) for name in COUNTS}
     return sum(_field(file, "oom_kill") or 0 for file in (*files, root / "proc/vmstat"))
@@ -37,11 +37,11 @@ def _field(file: Path, name: str) -> int | None:
 
 
 def no_memory_left(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> MidRunError:
-    """Return how a run ends that has lost a process so: the limit that was met, and the line that raises it."""
+    """Return the error for a process killed for lack of memory: the limit that was reached, and how to raise it."""
     found = ((number_in(group / name), group / name) for group in own_groups("memory", root) for name in LIMITS)
     limit, file = min(((most, path) for most, path in found if most and most < NO_LIMIT), default=(0, Path()))
     total = _field(root / "proc/meminfo", "MemTotal:")
-    seen = f"no limit but the memory of this machine, {size_text(1024 * (total or 0))}"
+    seen = f"no limit other than the memory of this machine, {size_text(1024 * (total or 0))}"
     fix = "num_workers=0, or a smaller trainer.max_batch_size      (or a machine with more memory)"
     if limit:
         peak = next((used for name in PEAKS if (used := number_in(file.with_name(name)))), None)
@@ -52,12 +52,12 @@ def no_memory_left(environ: Mapping[str, str] = os.environ, root: Path = Path("/
         fix = (
             by_slurm if in_job else by_pod if in_pod else f"docker run --memory={more}g …      (or systemd's MemoryMax)"
         )
-        fix += "\nor less of it: num_workers=0, or a smaller trainer.max_batch_size"
+        fix += "\nor use less memory: num_workers=0, or a smaller trainer.max_batch_size"
     if line := _kernel_line(root):
         seen += f"\n{line}"
     return MidRunError(
         "killed-for-memory",
-        "the kernel has ended a process, as no memory was left",
+        "the kernel has killed a process because no memory was left",
         seen=seen,
         expected="memory for the ranks of this host and their loader workers",
         fix=fix,
@@ -65,7 +65,7 @@ def no_memory_left(environ: Mapping[str, str] = os.environ, root: Path = Path("/
 
 
 def _kernel_line(root: Path) -> str:
-    """Return what the kernel's log says of the last process that it has ended so; "" where it may not be read."""
+    """Return the kernel log's line about the last process killed for lack of memory; "" if unreadable or absent."""
     last = ""
     with suppress(OSError), open(os.open(root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as log:
         while record := log.read(8192):  # The last read finds nothing new, and does not wait.

@@ -1,4 +1,4 @@
-"""What every worker needs, imported once: the fork server imports this module, and its forks start with it.
+"""Imports what every worker needs, once: the fork server imports this module, and its forks inherit it.
 
 `import torch` costs a worker seconds. Forking is safe here because nothing below starts a thread or touches CUDA.
 """
@@ -22,8 +22,8 @@ def import_once() -> None:
     """Import what workers need, without the garbage collector, and keep it out of later collections.
 
     Collecting during the imports costs a third of their time and finds nothing. Frozen objects are never
-    visited again, so the workers go on sharing the pages they lie on. A module that cannot be imported is
-    left for the worker to meet, where the error is reported as that worker's own.
+    visited again, so the workers keep sharing their memory pages. A module that fails to import is left for
+    the worker to import, so that the error is reported as that worker's own.
     """
     gc.disable()
     try:
@@ -36,18 +36,18 @@ def import_once() -> None:
 
 
 def outlive_signals(parent_pid: int) -> None:
-    """Outlive every signal that is meant for the run, and not the parent process.
+    """Survive every signal that is meant for the run, but not the end of the parent process.
 
-    A scheduler signals each process of a step; a fork server that ended on SIGUSR1 would take the workers,
-    whose death signal it carries, with it. Its own death signal is SIGTERM: when that comes and the parent process
-    is gone (SIGKILL included), the whole tree below is ended. Multiprocessing's own sign that a client left,
-    the end of a pipe, never comes while a worker holds the other end.
+    A scheduler signals each process of a step. A fork server that ended on SIGUSR1 would take the workers with
+    it, because its end is what triggers their death signal. Its own death signal is SIGTERM: when that arrives and
+    the parent process is gone (SIGKILL included), all descendants are ended. Multiprocessing's own sign that a
+    client left, the end of a pipe, never comes while a worker holds the other end.
     """
     server_pid = os.getpid()
 
     def on_sigterm(number: int, frame: FrameType | None) -> None:
         if os.getpid() != server_pid:
-            # A worker so young that it has not set its own signals.
+            # A worker that was just forked and has not set its own handlers.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif os.getppid() != parent_pid:
@@ -56,11 +56,11 @@ def outlive_signals(parent_pid: int) -> None:
 
     for ignored in NOT_FOR_SERVER:
         signal.signal(ignored, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, NOT_FOR_SERVER)  # Blocked by the parent process until this moment.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, NOT_FOR_SERVER)  # Blocked by the parent process until now.
     signal.signal(signal.SIGTERM, on_sigterm)
     set_death_signal(signal.SIGTERM)
     if os.getppid() != parent_pid:
-        os._exit(0)  # It ended before the kernel was asked.
+        os._exit(0)  # The parent ended before the death signal was set.
 
 
 if PARENT_VARIABLE in os.environ:

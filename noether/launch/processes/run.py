@@ -1,4 +1,4 @@
-"""Runs a placement: one worker in this process, several started and watched."""
+"""Runs a placement: a single worker in this process, several in child processes that are watched."""
 
 import os
 import pickle
@@ -36,17 +36,17 @@ def run_placement(
     run_info: RunInfo | None = None,
     ports: RunPorts | None = None,
 ) -> int:
-    """Run `target(context, payload)` on every worker this process answers for, and return the exit code.
+    """Run `target(context, payload)` on every worker of this process, and return the exit code.
 
-    The only worker of a run runs in this process, with none of the machinery: no child, no changed signals, no log
-    file; a debugger works as usual. Those of a larger run are started and watched. Either way a failure is
-    printed to stderr once and returned as a code, never raised: 0 done, 75 checkpointed, 2 the request was wrong,
-    69 not all ranks came, else the first failing rank's.
+    If the run has one worker, it runs in this process: no child, no changed signals, no log file, and a debugger
+    works as usual. The workers of a larger run are started and watched. Either way a failure is printed to stderr
+    once and returned as a code, never raised: 0 done, 75 checkpointed, 2 the request was wrong, 69 not all ranks
+    came, else the first failing rank's code.
 
-    `target` is the dotted path of a function, `payload` anything that pickles and is not defined in `__main__`.
-    `ports` are those that the caller holds already, and closes.
+    `target`: the dotted path of a function; `payload`: any picklable object not defined in `__main__`; `ports`: ports
+    that the caller already holds, and closes.
 
-    RequestError: found before any worker runs: the port is taken, a setting of the launch is wrong.
+    RequestError: raised before any worker runs: the port is taken, or a setting of the launch is wrong.
     """
     os.environ.update(openmp_defaults(os.environ))
     raise_limits()
@@ -60,13 +60,13 @@ def run_placement(
             print("noether: interrupted while workers were started", file=sys.stderr)
             return signal_code(signal.SIGINT)
         link = open_link(placement, run_info, ports)
-        # Ranks that were started by hand elsewhere, and pods, have a terminal or log that rank 0 does not write to.
+        # Ranks started by hand on another host, and pods, have a terminal or log that rank 0 does not write to.
         says_more = isinstance(link, Spoke) and placement.launcher not in ("slurm", "mpi", "torchrun")
         return watch_workers(running, link=link, says_more=says_more)
 
 
 def open_link(placement: Placement, run_info: RunInfo, ports: RunPorts) -> Hub | Spoke:
-    """Return how this parent process reaches the others, which is a hub without a listener where there are none."""
+    """Return this parent process's link to the other parents; if there are none, a hub without a listener."""
     ranks, endpoint = [worker.rank for worker in placement.workers], placement.endpoint
     if endpoint.served_by:
         endpoint = listener_endpoint(placement, ports.listener_port)
@@ -77,7 +77,7 @@ def open_link(placement: Placement, run_info: RunInfo, ports: RunPorts) -> Hub |
 
 def _run_here(placement: Placement, target: str, payload: Any, run_info: RunInfo) -> int:
     log_folder = make_log_folder(run_info)
-    with suppress(OSError):  # Of an earlier start. What a full disk keeps of it does not matter now.
+    with suppress(OSError):  # From an earlier launch. If it cannot be deleted, that does not matter now.
         error_file(log_folder, placement.workers[0].rank).unlink()
     (context,) = worker_contexts(placement, RunPorts(), run_info)
     with changed_environment(worker_environment(context, os.environ)):

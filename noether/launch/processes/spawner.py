@@ -1,4 +1,4 @@
-"""Starts several workers: a parent without torch, and a fork server that has it in memory."""
+"""Starts workers from a parent process without torch, several of them by a fork server that has torch in memory."""
 
 import contextlib
 import multiprocessing
@@ -34,18 +34,18 @@ from noether.launch.processes.worker import (
     worker_main,
 )
 
-# By name: importing it here would import torch into the parent process.
+# Given by name, because importing the module here would import torch into the parent process.
 PRELOAD = "noether.launch.processes.preload"
 START_METHODS = ("forkserver", "spawn")
 
 
 @dataclass(frozen=True)
 class RunningWorker:
-    """A worker that was started, and the channels by which the parent process follows it.
+    """A started worker, and the channels by which the parent process follows it.
 
-    `reports` brings what it heard when it joined, and one WorkerReport; `stacks` brings its Python stack when it is
-    asked; `counters` say where it is. `ended` is a file descriptor that becomes readable when the process is gone.
-    `spared` are the parent process's own children from before, which are spared when the run's are swept.
+    `reports` carries its WorkerMessages and one WorkerReport; `stacks` carries its Python stack when requested;
+    `counters` hold its position. `ended` is a file descriptor that becomes readable when the process has ended.
+    `spared`: the parent's children from before the run, which are spared when the run's processes are swept.
     """
 
     context: WorkerContext
@@ -63,7 +63,7 @@ class RunningWorker:
 
     @property
     def pid(self) -> int:
-        """The process, which is also its process group and its session."""
+        """The process id, which is also the id of its process group and session."""
         assert self.process.pid is not None
         return self.process.pid
 
@@ -79,34 +79,34 @@ def start_workers(
 ) -> list[RunningWorker]:
     """Start the workers of a placement, each calling `target(context, payload) -> exit code`.
 
-    A worker that is the only one here is forked from this process: that costs it nothing, and leaves a parent that
-    sees how it ends, even when it is stopped or killed. Several come from a fork server with torch in memory. `methods`
-    are other ways than these two, to try in order: spawned workers import torch themselves, and nobody waits for that.
+    A host's only worker is forked from this process, which costs nothing and leaves a parent that sees how the worker
+    ends, even if it is stopped or killed. Several workers come from a fork server with torch in memory. `methods`:
+    start methods to try in order instead of these two; a spawned worker imports torch itself.
 
     Call it from the main thread, which must outlive the workers: their death signal follows the thread. The arguments
-    are those of `run_placement`; the run's `log_folder` gets rank-N.log (stdout and stderr of the ranks above 0,
+    are those of `run_placement`. The run's `log_folder` gets rank-N.log (stdout and stderr of the ranks above 0,
     appended) and rank-N.error.json of each rank that failed. The store's port goes to rank 0, and is closed here.
 
-    RequestError: NOETHER_START_METHOD names no start method, or there can be no logs.
+    RequestError: NOETHER_START_METHOD does not name a start method, or the logs cannot be written.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("workers are started by the main thread: their death signal follows the thread")
+        raise RuntimeError("start workers from the main thread: their death signal follows the thread that starts them")
     methods = methods or (start_methods(os.environ) if len(placement.workers) > 1 else ("fork",))
     packed = pickle.dumps(payload)
     log_folder = make_log_folder(run_info)
     with refusals_told(log_folder):
-        for earlier in log_folder.glob(error_file(log_folder, "*").name):  # Of other hosts' ranks too.
+        for earlier in log_folder.glob(error_file(log_folder, "*").name):  # Also those of other hosts' ranks.
             earlier.unlink(missing_ok=True)
     contexts = worker_contexts(placement, ports, run_info)
     adopt_orphans(True)
     running = _start_by_any(methods, contexts, (target, packed))
     if ports.store is not None:
-        ports.store.close()  # Rank 0 has its own copy, which must be the last: a dead store's port must refuse.
+        ports.store.close()  # Rank 0's copy must be the last one: the port of a dead store must refuse connections.
     return running
 
 
 def start_methods(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the start methods to try in order. RequestError: NOETHER_START_METHOD names none."""
+    """Return the start methods to try, in order. RequestError: NOETHER_START_METHOD does not name one."""
     wanted = environ.get("NOETHER_START_METHOD") or START_METHODS[0]
     if wanted in START_METHODS:
         return START_METHODS[START_METHODS.index(wanted) :]
@@ -116,17 +116,17 @@ def start_methods(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def warm_up() -> None:
-    """Start the fork server now, so that it imports torch while this process goes on with something else.
+    """Start the fork server now, so that it imports torch while this process does other work.
 
-    Optional: `start_workers` does it where it was not done. A process has one fork server; modules that
-    another library wanted in it are left out, and one that is already running is taken as it is.
+    Optional: `start_workers` starts it otherwise. A process has only one fork server: modules that another
+    library wanted to preload are left out, and a server that already runs is used unchanged.
     """
     raise_limits()
     if start_methods(os.environ)[0] != "forkserver":
         return
     multiprocessing.set_forkserver_preload([PRELOAD])
-    multiprocessing.resource_tracker.ensure_running()  # It changes the mask of signals as well.
-    # The server inherits the mask: a Ctrl-C in its first moments must not end it, with a traceback of its own.
+    multiprocessing.resource_tracker.ensure_running()  # This also changes the signal mask.
+    # The server inherits the mask, so that a Ctrl-C in its first moments does not end it with a traceback.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_SERVER)
     try:
         with changed_environment(server_environment(os.environ, os.getpid())):
@@ -136,7 +136,7 @@ def warm_up() -> None:
 
 
 def make_log_folder(run_info: RunInfo) -> Path:
-    """Make the folder of the ranks' logs, but for a script, which has none. RequestError: it cannot be made."""
+    """Create the folder of the ranks' logs, unless the run is a script, which has none. RequestError: this fails."""
     with refusals_told(run_info.log_folder):
         if not run_info.is_script:
             run_info.log_folder.mkdir(parents=True, exist_ok=True)
@@ -144,21 +144,21 @@ def make_log_folder(run_info: RunInfo) -> Path:
 
 
 def call_with_torch(function: Callable[..., None], *arguments: Any) -> None:
-    """Call a function in a process of the fork server, which has torch in memory; what it raises is raised here."""
+    """Call a function in a process of the fork server, which has torch in memory; raise its exception here."""
     if start_methods(os.environ)[0] != "forkserver":
         return function(*arguments)
     warm_up()
     server = multiprocessing.get_context("forkserver")
-    # A process that dies says nothing; the first rank, which dies alike, is reported as what it is.
+    # A process that dies raises nothing here; the first rank dies in the same way, and its death is reported.
     with contextlib.suppress(BrokenProcessPool), _hidden_main(), ProcessPoolExecutor(1, server) as pool:
         called = pool.submit(function, *arguments)
         called.exception()
-        pool.submit(os._exit, 0)  # Threads that it has started would keep the process, and the pool waits for that.
+        pool.submit(os._exit, 0)  # Threads that it started would keep the process alive, and the pool waiting.
         called.result()
 
 
 def server_environment(environ: Mapping[str, str], parent_pid: int) -> dict[str, str]:
-    """Return what the fork server's environment has beyond the parent's; workers get the parent's own."""
+    """Return what the fork server's environment adds to the parent's; workers get the parent's unchanged."""
     root = str(Path(__file__).parents[3])
     return {
         # The workers' libgomp and torch read these when the server loads torch, not when they are forked.
@@ -167,9 +167,9 @@ def server_environment(environ: Mapping[str, str], parent_pid: int) -> dict[str,
         PARENT_VARIABLE: str(parent_pid),
         # The server imports the preload before it receives sys.path.
         "PYTHONPATH": os.pathsep.join(filter(None, [root, environ.get("PYTHONPATH")])),
-        # Threads and CUDA contexts do not survive a fork. OpenBLAS, which numpy brings, starts threads while
-        # it is loaded unless it is to have one; `torch.cuda.is_available()`, which an import may call, asks
-        # the CUDA driver unless it is told to ask NVML.
+        # Threads and CUDA contexts do not survive a fork. OpenBLAS, which comes with numpy, starts threads
+        # when loaded unless limited to one; `torch.cuda.is_available()`, which an import may call, queries
+        # the CUDA driver unless set to query NVML.
         "OPENBLAS_NUM_THREADS": environ.get("OPENBLAS_NUM_THREADS", "1"),
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
@@ -177,7 +177,7 @@ def server_environment(environ: Mapping[str, str], parent_pid: int) -> dict[str,
 
 def worker_contexts(placement: Placement, ports: RunPorts, run_info: RunInfo) -> list[WorkerContext]:
     """Return each worker's context."""
-    # MASTER_PORT keeps its meaning: the port at which the run is found.
+    # MASTER_PORT keeps its usual meaning: the port at which to find the run.
     alone = len(placement.workers) == placement.world_size
     endpoint = ports.store.endpoint if ports.store is not None and alone else placement.endpoint
     return [
@@ -199,7 +199,7 @@ def _start_by_any(
         try:
             return _start_all(method, contexts, work)
         except (OSError, EOFError) as error:
-            print(f"noether: no {method} ({error!r}); workers are started by {last}", file=sys.stderr)
+            print(f"noether: {method} failed ({error!r}); workers are started by {last}", file=sys.stderr)
     return _start_all(last, contexts, work)
 
 
@@ -208,7 +208,7 @@ def _start_all(method: str, contexts: list[WorkerContext], work: tuple[str, byte
         warm_up()
     if method != "fork":
         multiprocessing.resource_tracker.ensure_running()
-    # Taken while no worker exists: the fork server and the tracker are spared, and stay for the next run.
+    # Listed while no worker exists, so that the fork server and the tracker stay for the next run.
     spared = frozenset(entry.identity for entry in descendants(process_table(), os.getpid()))
     running: list[RunningWorker] = []
     try:
@@ -249,8 +249,8 @@ def _start_one(
     stacks_writer.close()
     if stdin is not None:
         stdin.close()
-    # The sentinel of a worker that is this process's child is a pipe that its children inherit, so a dead worker
-    # with live loader processes would look alive. The fork server's is written by the server, with the exit status.
+    # If a worker is this process's child, its sentinel is a pipe that its own children inherit, so a dead worker
+    # with live loader processes would look alive. The fork server writes to its workers' sentinels itself.
     ended = process.sentinel
     if method != "forkserver" and hasattr(os, "pidfd_open") and process.pid is not None:
         ended = os.pidfd_open(process.pid)
@@ -261,7 +261,7 @@ def _start_one(
 def _hidden_main() -> Iterator[None]:
     """Hide `__main__` from multiprocessing, which would run it again in every worker.
 
-    That costs each of them the console script's imports, and a script without a guard would launch itself.
+    Every worker would repeat the console script's imports, and a script without a guard would launch itself again.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")

@@ -1,4 +1,4 @@
-"""Watches the workers of this host until the run is over, passes signals on, and leaves no process behind."""
+"""Watches this host's workers until the run is over, forwards signals, and leaves no process behind."""
 
 import collections
 import os
@@ -51,18 +51,18 @@ from noether.launch.processes.out_of_memory import killed_for_memory
 from noether.launch.processes.spawner import RunningWorker
 from noether.launch.processes.worker import STACK_SIGNAL, error_file, failure_report, write_error_file
 
-# How long a rank may take to say where it is, on a busy machine as well.
+# Seconds that a rank may take to write its stack, even on a busy machine.
 STACK_S = 2.0
-# How a rank ends that the kernel has killed for want of memory, or whose fork server it has.
+# Exit codes of a rank if the kernel killed it, or its fork server, for lack of memory.
 BY_THE_KERNEL = (-signal.SIGKILL, 255)
-# How long a process may take to go after SIGKILL; one in uninterruptible I/O does not go at all.
+# Seconds that a process may take to end after SIGKILL; one in uninterruptible I/O does not end.
 KILL_S = 4.0
-# How long processes that a finished worker left running may take to end.
+# Seconds that processes left running by a finished worker may take to end.
 LEFTOVER_S = 2.0
 
 
 class LocalRanks:
-    """The workers of this parent process. `reports` has the last word of each that has ended, or said how it ends."""
+    """The workers of this parent process. `reports` holds the report of each that has ended or is about to end."""
 
     def __init__(self, running: Sequence[RunningWorker]) -> None:
         self.workers = {worker.rank: worker for worker in running}
@@ -77,12 +77,12 @@ class LocalRanks:
         self._killed_before, self.began = killed_for_memory(), time.time()
 
     def sources(self) -> list[Any]:
-        """Return what becomes readable when one of them reports or ends."""
+        """Return the descriptors that become readable when a worker reports or ends."""
         words = [self.workers[rank].reports for rank in self.alive if rank not in self.reports]
         return [*words, *(self.workers[rank].ended for rank in self.alive)]
 
     def hear(self, ready: Sequence[Any]) -> list[WorkerReport]:
-        """Take what they say and who has ended, of those of `sources` that are ready; return the new reports."""
+        """Read messages and note ended workers, given the `ready` ones of `sources`; return the new reports."""
         known = set(self.reports)
         for rank in sorted(self.alive):
             worker = self.workers[rank]
@@ -113,27 +113,27 @@ class LocalRanks:
                     self.stop_wanted = self.stop_wanted or message.number
 
     def admit(self, meeting: MeetingPoint) -> None:
-        """Tell the ranks, which have all come, where all meet."""
+        """Send the meeting point to the ranks; call it once all have arrived."""
         for worker in self.workers.values():
             with suppress(OSError):
                 worker.reports.send(meeting)
 
     def let_first_go(self) -> None:
-        """Tell rank 0, which a script's other ranks may need to their end, that they have ended."""
+        """Tell a script's rank 0 that the other ranks, which may need it until they end, have ended."""
         if self.alive == {0} and self.context.run_info.is_script and not self._first_may_go:
             self._first_may_go = True
             with suppress(OSError):
                 self.workers[0].reports.send(None)
 
     def forward(self, number: int, moment: float) -> None:
-        """Pass a signal on to every rank."""
+        """Forward a signal to every rank."""
         self.forwarded[number] = moment
         for rank in self.alive:
             with suppress(ProcessLookupError):
                 os.kill(self.workers[rank].pid, number)
 
     def ask_where_they_are(self, log_folder: Path) -> list[WorkerReport]:
-        """Ask those that neither ended nor reported for their stacks; saves those, and say what each does."""
+        """Request and save the stacks of ranks that neither ended nor reported; return what each is doing."""
         silent = [self.workers[rank] for rank in sorted(self.alive - set(self.reports))]
         asked = {worker.rank: worker.stacks for worker in silent if not is_stopped(worker.pid)}
         stacks: dict[int, str] = {}
@@ -144,21 +144,21 @@ class LocalRanks:
             stacks = read_stacks(asked, time.monotonic() + STACK_S)
         for rank, stack in stacks.items():
             with suppress(OSError):
-                if stack and log_folder.is_dir():  # Else the run was moved.
+                if stack and log_folder.is_dir():  # Otherwise the run was moved.
                     write_whole(log_folder / f"rank-{rank}.stack.txt", stack)
         return [_doing(worker, stacks.get(worker.rank, "")) for worker in silent]
 
     def end_all(self, *, clean: bool) -> list[int]:
-        """End what is left of the run, grandchildren included; return the ranks that would not go.
+        """End the run's remaining processes, grandchildren included; return the ranks that did not end.
 
-        After a clean end, processes that the workers left running get a moment to end.
+        After a clean end, processes that the workers left running get `LEFTOVER_S` to end.
         """
         for worker in self.workers.values():
-            # A dead worker's group lives on while one of its children does, and its number is not used again before.
+            # A dead worker's process group exists, and its id stays in use, as long as one of its children lives.
             if not clean:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(worker.pid, signal.SIGKILL)
-            if worker.rank in self.alive:  # It may have been so young that it had no group of its own.
+            if worker.rank in self.alive:  # It may not have created its own group yet.
                 with suppress(ProcessLookupError):
                     os.kill(worker.pid, signal.SIGKILL)
         deadline = time.monotonic() + KILL_S
@@ -178,7 +178,7 @@ class LocalRanks:
 
 
 def read_stacks(sources: Mapping[int, Connection], deadline: float) -> dict[int, str]:
-    """Return what ranks write of where they are: line by line, with pauses on a busy machine."""
+    """Return the stacks that the ranks write: line by line, with pauses on a busy machine."""
     stacks, silent = dict.fromkeys(sources, ""), set(sources)
     while silent and (left := deadline - time.monotonic()) > 0:
         ready = wait([sources[rank] for rank in silent], left)
@@ -194,7 +194,7 @@ def _doing(worker: RunningWorker, stack: str) -> WorkerReport:
     position, stopped = read_position(worker.counters), is_stopped(worker.pid)
     if stopped:
         where = f"in {position}" if position.collective else position
-        phrase = f"says nothing: stopped by a signal, {where}"
+        phrase = f"does not respond: stopped by a signal, {where}"
     elif position.collective:
         phrase = f"waiting in {position}, ended by its parent process"
     else:
@@ -205,20 +205,20 @@ def _doing(worker: RunningWorker, stack: str) -> WorkerReport:
 
 
 def _exit_code(worker: RunningWorker) -> int:
-    # Readable a moment before it can be waited for.
+    # The descriptor becomes readable a moment before the process can be waited for.
     deadline = time.monotonic() + 1.0
     while worker.process.exitcode is None and time.monotonic() < deadline:
         time.sleep(0.001)
     return worker.process.exitcode if worker.process.exitcode is not None else 255
 
 
-# How long the others may take to say what they saw once one rank has failed.
+# Seconds that the other ranks may take to report once one rank has failed.
 GRACE_S = 2.0
-# How much longer NCCL's flight recorders may take to write; torch's watchdog has waited a minute for them already.
+# Seconds that NCCL's flight recorders may take to write; torch's watchdog has already waited a minute for them.
 RECORDING_S = 10.0
-# How long ranks of a script may save what they have, once one has ended by a signal that all were sent: torchrun's.
+# Seconds that a script's ranks may take to save their state once a signal sent to all has ended one, as in torchrun.
 STOPPING_S = 30.0
-# How long the other parent processes may take to say what their ranks do, and rank 0's to decide.
+# Seconds that other parent processes may take to report what their ranks do, and that rank 0's may take to decide.
 ANSWER_S = 1.5
 DECISION_S = 5.0
 ENDINGS = {int(ExitCode.DONE): "done", int(ExitCode.CHECKPOINTED): "stopped, everything is saved"}
@@ -231,16 +231,16 @@ def watch_workers(
     link: Hub | Spoke,
     says_more: bool = False,
 ) -> int:
-    """Wait until the run is over, and return its exit code; every process of it on this host is gone afterwards.
+    """Wait until the run is over, end all its processes on this host, and return its exit code.
 
-    The first failing rank decides, wherever it runs. The others get `grace_s` to report, then their process groups
-    are killed, and then whatever else of the tree is left, within 10 s in all. SIGINT, SIGTERM, SIGUSR1 and
-    SIGUSR2 are passed on once each to every worker, which stops at a boundary agreed with the others and exits
+    The first failing rank decides the code, wherever it runs. The others get `grace_s` to report; then their process
+    groups are killed, and then the rest of the process tree, within 10 s in all. SIGINT, SIGTERM, SIGUSR1 and
+    SIGUSR2 are forwarded once each to every worker, which stops at a boundary agreed with the other ranks and exits
     with 75; a second SIGINT half a second or more after the first ends everything at once.
 
-    The failure is shown on stderr: of a run on several hosts, which are reached through `link`, the
-    parent of rank 0 says who failed, and the others a line each. With `says_more`, for a terminal that shows nothing
-    of rank 0, it is also said when the ranks here have joined, and how they ended.
+    The failure is printed to stderr. In a run on several hosts, connected through `link`, rank 0's parent names the
+    failed rank, and every other parent prints one line. With `says_more`, for a terminal that does not show rank 0's
+    output, this parent also prints when its ranks have joined, and how they ended.
     """
     ranks = LocalRanks(running)
     with SignalInbox() as inbox:
@@ -269,10 +269,10 @@ def watch_workers(
 
 
 class SignalInbox:
-    """Notes number and time of each stop signal while entered; `reader` becomes readable and wakes a waiting loop.
+    """Records each stop signal's number and time inside the block; `reader` becomes readable and wakes a waiting loop.
 
-    A process that was asked to stop ignores SIGTERM and SIGHUP from then on: srun sends the first to all tasks once one
-    has ended, and it would end this one, which is leaving, with another code than its own.
+    If a stop signal other than SIGINT has come, SIGTERM and SIGHUP are ignored after the block: srun sends SIGTERM to
+    all tasks once one has ended, and it would end this process, already on its way out, with a wrong exit code.
     """
 
     def __enter__(self) -> "SignalInbox":
@@ -292,7 +292,7 @@ class SignalInbox:
             os.write(self._writer, b"!")
 
     def received(self) -> list[tuple[int, float]]:
-        """Return (signal number, monotonic seconds) of what came since the last call."""
+        """Return (signal number, monotonic seconds) of each signal since the last call."""
         with suppress(BlockingIOError):
             os.read(self.reader, 4096)
         return [self._queue.popleft() for _ in range(len(self._queue))]
@@ -306,15 +306,15 @@ class SignalInbox:
 
 
 SETTLE_S = 0.001
-"""Between saying that ranks are to wait and reading how far they are: longer than a processor keeps a write back."""
+"""Seconds between telling ranks to wait and reading their boundaries: longer than a processor delays a write."""
 
 
 class StopAgreement:
-    """One parent process's part in agreeing at which boundary all ranks stop, at no cost to them until one wants to.
+    """One parent process's part in agreeing on the boundary where all ranks stop; free until one wants to stop.
 
-    decisions/06-agreed-stop.md says how. A rank counts first and then checks whether it must wait; its parent first
-    sets that it must wait and then reads the count. So no rank can have passed the boundary after the furthest, and no
-    one depends on a rank that is waiting for another in a collective.
+    decisions/06-agreed-stop.md explains it. A rank first counts a boundary and then checks whether it must wait; its
+    parent first tells it to wait and then reads the count. So no rank can have passed the boundary after the furthest
+    one counted, and no agreement depends on a rank that waits for another in a collective.
     """
 
     def __init__(self, ranks: LocalRanks) -> None:
@@ -323,7 +323,7 @@ class StopAgreement:
         self._told = self._is_decided = False
 
     def poll(self, link: Hub | Spoke) -> None:
-        """Do what is due."""
+        """Take the next step of the agreement, if one is due."""
         if self._is_decided:
             return
         wanted = self._ranks.stop_wanted
@@ -363,7 +363,7 @@ class StopAgreement:
 
 
 class _Watch:
-    """The run as this parent process sees it, and what it does about it."""
+    """A parent process's view of the run, and its reactions to signals, messages and failures."""
 
     def __init__(self, ranks: LocalRanks, link: Hub | Spoke, inbox: SignalInbox, says_more: bool) -> None:
         self._ranks, self._link, self._inbox, self._says_more = ranks, link, inbox, says_more
@@ -377,9 +377,9 @@ class _Watch:
         return {**self._link.reports, **self._ranks.reports}
 
     def until_decided(self, grace_s: float) -> None:
-        """Wait until all have ended, or one has failed and the rest had their time, or Ctrl-C came twice."""
+        """Wait until all ranks have ended, or one has failed and the rest had time to report, or Ctrl-C came twice."""
         deadline: float | None = None
-        # The hub outlives its own ranks: it is asked who failed first until the others are done.
+        # The hub outlives its own ranks: until the other parents are done, they may ask it which rank failed first.
         while (self._ranks.alive or (isinstance(self._link, Hub) and self._link.peers)) and not self.interrupted:
             self._wait_and_dispatch(deadline)
             if self._link.is_settled and not self._link.peers:
@@ -399,7 +399,7 @@ class _Watch:
                 return
 
     def _misses_recordings(self) -> bool:
-        """Return whether a rank has timed out on a GPU, and flight recorders of ranks here have still to write."""
+        """Return whether a rank here timed out on a GPU, and only some flight recorders of ranks here have written."""
         aborted = any(one.kind == "died" and is_timeout(one) for one in self._ranks.reports.values())
         there = len(recorded(self._run_logs, self._ranks.workers, self._ranks.began))
         return aborted and 0 < there < len(self._ranks.workers)
@@ -408,7 +408,7 @@ class _Watch:
         return self._link.failure is not None or any(is_failure(report) for report in self._reports.values())
 
     def _wait_and_dispatch(self, deadline: float | None) -> None:
-        """Wait for whatever comes first, a signal, a word, an end, a message, and take it."""
+        """Wait for the next signal, message or end of a rank, and handle it."""
         most = self._link.beat_s
         timeout = most if deadline is None else min(most, max(0.0, deadline - time.monotonic()))
         ready = wait([self._inbox.reader, *self._link.descriptors(), *self._ranks.sources()], timeout)
@@ -434,7 +434,7 @@ class _Watch:
                         f"{context.endpoint.host} shows the run, and its logs are in {link.meeting.log_folder}",
                         flush=True,
                     )
-            elif link.not_met is not None and not self._has_failed():  # There is no run; no rank has to be asked why.
+            elif link.not_met is not None and not self._has_failed():  # There is no run, so no rank is asked why.
                 link.failure = failure_report(link.not_met, min(ranks.workers), context.host)
                 write_error_file(link.failure, self._log_folder)
         self._agreement.poll(link)
@@ -442,13 +442,13 @@ class _Watch:
             link.answer([asdict(entry) for entry in ranks.ask_where_they_are(self._run_logs)])
 
     def say_end(self, code: int) -> None:
-        """Say how the ranks here ended, where rank 0's terminal is elsewhere; a failure has been said already."""
+        """Print how the ranks here ended if rank 0's terminal is elsewhere; a failure has already been printed."""
         if self._says_more and code in ENDINGS:
             own, host = listed(self._ranks.workers), self._ranks.context.host
             print(f"ended  rank {own} on {host}: {ENDINGS[code]}", flush=True)
 
     def decide(self) -> WorkerReport | None:
-        """Return what the run failed of, or None; a parent process without rank 0 waits a moment to be told."""
+        """Return the report of the run's failure, or None; a parent without rank 0 briefly waits for the hub's."""
         if not self._has_failed():
             return None
         link, deadline = self._link, time.monotonic() + DECISION_S
@@ -466,7 +466,7 @@ class _Watch:
             silent = {rank: entry for rank, entry in self._doing.items() if rank not in reports}
             failure = name_missing(waited, silent, self._ranks.context.run_info.distributed) or failure
         not_here = failure is not None and failure.rank not in self._ranks.workers and not link.is_settled
-        # It could not write a report itself, or does not know the run's folder.
+        # The failed rank could not write a report itself, or does not know the run's folder.
         if failure is not None and (failure.kind in ("hung", "lost") or not_here):
             write_error_file(failure, self._run_logs)
         return failure
@@ -475,12 +475,12 @@ class _Watch:
         deadline = time.monotonic() + ANSWER_S
         while hub.silent() and time.monotonic() < deadline:
             self._wait_and_dispatch(deadline)
-        silent = "says nothing: its host is down, or out of reach"
+        silent = "does not respond: its host is down or unreachable"
         told = [entry for answer in hub.answers.values() for entry in answer]
         return [*told, *(WorkerReport(rank, peer.host, "busy", silent) for peer in hub.silent() for rank in peer.ranks)]
 
     def describe(self, failure: WorkerReport) -> str:
-        """Return what is shown of the run's end: all that is known where rank 0 is watched, else one line."""
+        """Return the text shown at the run's end: one line if rank 0's parent prints the rest, else everything."""
         refuses = failure.rank in self._ranks.workers and self._link.not_met is not None
         told = failure is self._link.failure or failure.kind == "lost"
         if isinstance(self._link, Spoke) and told and not refuses:
@@ -496,14 +496,14 @@ class _Watch:
 
     @property
     def _run_logs(self) -> Path:
-        # Where the hosts share no file system, the run's folder may not be here.
+        # If the hosts share no file system, the run's folder may not be here.
         meeting = self._link.meeting
         if meeting is not None and os.path.isdir(meeting.log_folder):
             return Path(meeting.log_folder)
         return self._log_folder
 
     def hang_up(self, failure: WorkerReport | None) -> None:
-        """Tell the other parent processes how it ended."""
+        """Tell the other parent processes how the run ended."""
         link = self._link
         if self.interrupted:
             rank, host = min(self._ranks.workers), self._ranks.context.host
@@ -513,14 +513,14 @@ class _Watch:
         if isinstance(link, Hub) and failure is not None:
             link.send_all({"failure": asdict(failure)})
         elif isinstance(link, Spoke) and failure is None:
-            link.send({"bye": 1})  # All ranks here have ended well.
+            link.send({"bye": 1})  # All ranks here have ended without failure.
 
     def _take_signal(self, number: int, moment: float) -> None:
         forwarded = self._ranks.forwarded
         if number not in forwarded:
             self._ranks.forward(number, moment)
-            if number == signal.SIGINT and self._ranks.context.run_info.is_script:  # Ours says itself that it stops.
-                say("interrupted; a second time ends every rank at once")
+            if number == signal.SIGINT and self._ranks.context.run_info.is_script:  # Other runs print this themselves.
+                say("interrupted; a second Ctrl-C ends every rank at once")
         elif number == signal.SIGINT and moment - forwarded[number] >= SECOND_INTERRUPT_S:
             self.interrupted = True
 

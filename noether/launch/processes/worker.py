@@ -1,4 +1,4 @@
-"""Runs a worker's target: sets session, signals, log and environment before it, and reports after it."""
+"""Runs a worker's target: sets up session, signals, log and environment first, and reports afterwards."""
 
 import atexit
 import contextlib
@@ -55,14 +55,14 @@ _GROWTH = 64 << 20
 
 
 def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell glibc to keep what this process frees; return whether it did.
+    """Tell glibc to keep the memory that this process frees; return whether it will.
 
-    An update on the CPU takes the memory of its activations and gives it back. By default glibc returns it to the
-    kernel each time, which then clears every page anew: an eighth of the default model's time. The process keeps the
-    memory of its largest update instead, which it would need again.
+    An update on the CPU allocates memory for its activations and frees it. By default glibc returns it to the kernel
+    each time, which then clears every page anew: an eighth of the default model's time. Instead the process now keeps
+    the memory of its largest update, which it would need again.
 
-    Nothing is changed where the user has said how memory is kept (GLIBC_TUNABLES, MALLOC_…, another allocator in
-    LD_PRELOAD), or where the C library is another one.
+    Nothing is changed if the user has configured memory allocation (GLIBC_TUNABLES, MALLOC_…, another allocator in
+    LD_PRELOAD), or if the C library is not glibc.
     """
     said = any(name.startswith("MALLOC_") for name in environ)
     if said or "malloc" in environ.get("GLIBC_TUNABLES", "") or "malloc" in environ.get("LD_PRELOAD", ""):
@@ -70,10 +70,10 @@ def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
     try:
         library = ctypes.CDLL(None)
         set_option = library.mallopt
-        library.gnu_get_libc_version  # noqa: B018 - raises where the C library is another
+        library.gnu_get_libc_version  # noqa: B018 - raises if the C library is not glibc
     except (OSError, AttributeError):
         return False
-    # The first option that is set ends glibc's own adjusting of the others, so that all three are given.
+    # Setting one option ends glibc's own adjustment of the others, so all three are set.
     return bool(
         set_option(_MMAP_THRESHOLD, _LARGEST_IN_HEAP)
         and set_option(_TRIM_THRESHOLD, -1)
@@ -81,8 +81,8 @@ def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
     )
 
 
-# gloo, NCCL and torch's store have no error codes of their own: these are their words, gloo's and the store's seen in
-# torch 2.13, NCCL's and its watchdog's of their sources. They only choose among several ranks' reports.
+# gloo, NCCL and torch's store have no error codes, so these match their messages: gloo's and the store's as seen in
+# torch 2.13, NCCL's and its watchdog's from their sources. They only choose among several ranks' reports.
 _TIMED_OUT = re.compile(r"Timed out waiting|timed out after|Timeout\(ms\)=|[Ww]atchdog caught collective")
 _PEER_GONE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|Connection refused|Socket Timeout|"
@@ -94,11 +94,11 @@ _WAITED = re.compile(r"(\d+) ?ms|Timeout\(ms\)=(\d+)")
 
 
 def consequence_of(error: BaseException) -> tuple[Consequence, float]:
-    """Return what an exception says of the rank's peers, and how long it waited for them (s; 0: it does not say)."""
+    """Return what an exception implies about the rank's peers, and how many seconds it waited for them (0: unknown)."""
     if isinstance(error, RanksLate):
         return "timed-out", error.limit_s
     if not isinstance(error, RuntimeError) or type(error).__module__.partition(".")[0] not in ("builtins", "torch"):
-        return "", 0.0  # Of a user's own class.
+        return "", 0.0  # A user's own exception class.
     waited_s = timed_out_after(str(error))
     if waited_s is not None:
         return "timed-out", waited_s
@@ -106,7 +106,7 @@ def consequence_of(error: BaseException) -> tuple[Consequence, float]:
 
 
 def timed_out_after(text: str) -> float | None:
-    """Return how many seconds a collective waited that timed out, as these words say (0: they do not say), or None."""
+    """Return the seconds that a collective waited, from its timeout message (0: not given); None: not a timeout."""
     began = _TIMED_OUT.search(text)
     if began is None:
         return None
@@ -115,21 +115,21 @@ def timed_out_after(text: str) -> float | None:
 
 
 SPIN_COUNT = "10000"
-"""Tens of microseconds; libgomp's own default spins on and on. Measured with benchmarks/openmp_spin.py on two cores:
-an update takes 0.35 of the time beside two busy processes, and 1.07 of it alone."""
+"""This many spins take tens of microseconds; libgomp's default spins far longer. By benchmarks/openmp_spin.py on two
+cores, an update takes 0.35 times as long beside two busy processes, and 1.07 times as long alone."""
 
 
 def openmp_defaults(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what to add to the environment before libgomp is loaded: nothing where the user has said how to wait."""
+    """Return what to add to the environment before libgomp is loaded: nothing if the user has set how to wait."""
     said = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     return {} if any(name in environ for name in said) else {"GOMP_SPINCOUNT": SPIN_COUNT}
 
 
 LAUNCH_FILES = (__file__, "launch/script.py", "<frozen runpy>", "runpy.py")
-# Asks a worker where it is: faulthandler answers even while Python is stuck inside a collective.
+# Requests a worker's stack: faulthandler answers even while Python is stuck inside a collective.
 STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
-# A report is one write into an empty pipe, so that a rank killed at its last words cannot leave half of them
-# there; the file beside the logs has the whole text.
+# A report is one write into an empty pipe, so that a rank killed while reporting cannot leave half a report
+# there; the file beside the logs has the full text.
 REPORT_CHARACTERS = 10_000
 
 
@@ -145,16 +145,16 @@ def worker_main(
     own_log: bool,
     stdin: Connection | None = None,
 ) -> NoReturn:
-    """Be a worker from the first line to the last: never returns, and leaves by os._exit.
+    """Run a worker from start to end, then exit by os._exit; never return.
 
-    `counters` are where the parent process reads what this rank does. With `own_log` a rank above 0 writes to a file.
-    `stdin` is that of the parent process, for the rank that reads it.
+    `counters`: where the parent process reads what this rank is doing. With `own_log`, a rank above 0 writes to a log
+    file. `stdin`: the parent process's, for the rank that reads it.
 
-    os._exit, because torch can deadlock while the interpreter shuts down (pytorch #56297), and because what
-    atexit would do costs every rank time. So a target closes what it opened; stdio and logging are flushed.
+    os._exit, because torch can deadlock while the interpreter shuts down (pytorch #56297). Exit handlers run only in
+    scripts, because they cost every rank time: any other target must close what it opened. Output is flushed.
     """
     die_with_parent()
-    # A process group of its own: its whole tree can be ended, and Ctrl-C reaches the parent process only.
+    # A separate process group, so that its whole tree can be ended and Ctrl-C reaches only the parent process.
     with contextlib.suppress(OSError):
         os.setsid()
     for number in STOP_SIGNALS:
@@ -166,13 +166,13 @@ def worker_main(
     faulthandler.enable()
     if STACK_SIGNAL is not None:
         faulthandler.register(STACK_SIGNAL, file=stacks.fileno(), all_threads=True)
-    # A fork server has the environment of the moment it was started; what counts is the parent process's of now.
+    # The fork server's environment dates from when it started; the worker needs its parent's current one.
     os.environ.clear()
     os.environ.update(environment)
     if stdin is not None:  # multiprocessing gives its processes none.
         os.dup2(stdin.fileno(), 0)
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    if context.run_info.is_script:  # Several write to one console: by lines.
+    if context.run_info.is_script:  # Several ranks write to one console, line by line.
         sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -187,20 +187,20 @@ def worker_main(
         reports.send(shortened(report))
     if report.exit_code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
         write_error_file(report, log_folder)
-    if context.run_info.is_script:  # Once the failure is known: they may wait for other ranks.
+    if context.run_info.is_script:  # After the report, because exit handlers may wait for other ranks.
         run_exit_handlers()
     os._exit(report.exit_code)
 
 
 def run_exit_handlers() -> None:
-    """Do what the interpreter does before it ends: wait for threads, and call what is registered for the exit."""
+    """Do what the interpreter does before it exits: wait for threads, and call the registered exit handlers."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     flush_output()
 
 
 def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> WorkerReport:
-    """Call `target(context, payload)` and say how it ended; no exception gets out, SystemExit included."""
+    """Call `target(context, payload)` and report how it ended; no exception escapes, not even SystemExit."""
     started, refused, killed = time.time(), refused_processes(), killed_for_memory()
     if context.worker.device.kind == "cpu":
         keep_freed_memory()
@@ -209,12 +209,12 @@ def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> W
         function: Callable[[WorkerContext, Any], int] = getattr(importlib.import_module(module), name)
         exit_code = operator.index(function(context, pickle.loads(packed_payload)))
     except BaseException as error:
-        # Libraries say so in words of their own, if at all; the kernel counts.
+        # Libraries report these causes in different words, if at all; the kernel counts them.
         cause: BaseException = error
         if isinstance(error, Exception) and not isinstance(error, NoetherError):
             if refused_processes() > refused:
                 cause = too_few_processes(most_processes())
-            elif killed_for_memory() > killed and not consequence_of(error)[0]:  # Of a peer, its parent process tells.
+            elif killed_for_memory() > killed and not consequence_of(error)[0]:  # A peer's parent reports it.
                 cause = no_memory_left()
         return failure_report(cause, context.worker.rank, context.host)
     message = f"ended with exit code {exit_code} after {time.time() - started:.1f} s"
@@ -222,11 +222,11 @@ def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> W
 
 
 def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
-    """Say how a rank ended that raised, or was never started. Leaving by sys.exit is a failure, whatever the code."""
+    """Return the report of a rank that raised, or was never started. sys.exit is a failure, whatever its code."""
     if isinstance(error, InterruptedStartError):
         return _report(rank, host, "interrupted", str(error), "", error.exit_code)
     if isinstance(error, NoetherError):
-        # In the words of this host's container, which the process that shows them may not be in.
+        # Adapted here to this host's container, because the process that shows the text may run outside it.
         typed = fix_for_container(error)
         said = typed if isinstance(typed, RequestError) else RequestError(error.code, str(error))
         report = _report(rank, host, "refused", said.summary, "", int(error.exit_code))
@@ -238,10 +238,10 @@ def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
     while own is not None and own.tb_frame.f_code.co_filename.endswith(LAUNCH_FILES):
         own = own.tb_next
     if own is not None or isinstance(error, SystemExit | SyntaxError):
-        error.__traceback__ = own  # Without the lines that lead to the target.
+        error.__traceback__ = own  # Without the frames that lead to the target.
     trace = "".join(traceback.format_exception(error))
     lines = traceback.format_exception_only(error)
-    last = "".join(dropwhile(lambda line: line[0] == " ", lines)).strip()  # Of a SyntaxError, without its source.
+    last = "".join(dropwhile(lambda line: line[0] == " ", lines)).strip()  # For a SyntaxError, without its source.
     if isinstance(error, SystemExit):
         code, trace = error.code if isinstance(error.code, int) else 1, trace if own is not None else ""
         return _report(rank, host, "left", f"left early by sys.exit({error.code!r})", trace, failing_code(code))
@@ -250,7 +250,7 @@ def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
 
 
 def failing_code(code: int) -> int:
-    """Return an exit code that no scheduler takes for success: 0, 75 and what is not an exit code become 1."""
+    """Return an exit code that no scheduler reads as success: 0, 75 and invalid exit codes become 1."""
     return code if 0 < code < 256 and code != ExitCode.CHECKPOINTED else int(ExitCode.FAILED)
 
 
@@ -260,7 +260,7 @@ def _report(rank: int, host: str, kind: ReportKind, message: str, trace: str, ex
 
 
 def shortened(report: WorkerReport, characters: int = REPORT_CHARACTERS) -> WorkerReport:
-    """Return the report with its texts cut in the middle, where they are too long for one message."""
+    """Return the report, with texts that are too long for one message cut in the middle."""
 
     def cut(text: str, limit: int) -> str:
         if len(text) <= limit:
@@ -272,13 +272,13 @@ def shortened(report: WorkerReport, characters: int = REPORT_CHARACTERS) -> Work
 
 
 def worker_environment(context: WorkerContext, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a worker: the parent's, and the variables torch's own launcher sets.
+    """Return the environment of a worker: the parent's, and the variables that torch's own launcher sets.
 
-    CUDA_VISIBLE_DEVICES stays as it is. OMP_NUM_THREADS and TORCH_CPP_LOG_LEVEL are set where the user has not.
+    CUDA_VISIBLE_DEVICES stays unchanged. OMP_NUM_THREADS and TORCH_CPP_LOG_LEVEL are set unless the user has set them.
     """
     return {
         "OMP_NUM_THREADS": str(context.threads),
-        "TORCH_CPP_LOG_LEVEL": "ERROR",  # Else torch's own warnings of a lost peer, with C++ frames, drown a failure.
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # Otherwise torch's warnings of a lost peer, with C++ frames, bury a failure.
         **environ,
         "RANK": str(context.worker.rank),
         "LOCAL_RANK": str(context.worker.local_rank),
@@ -292,7 +292,7 @@ def worker_environment(context: WorkerContext, environ: Mapping[str, str]) -> di
 
 @contextlib.contextmanager
 def changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process for the length of a block."""
+    """Set environment variables of this process inside a block, then restore them."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -306,7 +306,7 @@ def changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def write_to_log(path: Path) -> None:
-    """Send stdout and stderr of this process, and of what it starts, to the end of a file."""
+    """Append stdout and stderr of this process and its children to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     log = open_to_append(path)
@@ -318,7 +318,7 @@ def write_to_log(path: Path) -> None:
 
 
 def flush_output() -> None:
-    """Flush logging and stdio for the last time; a stream that is gone is not a reason to fail."""
+    """Flush logging and stdio for the last time; a stream that is gone is ignored."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -326,12 +326,12 @@ def flush_output() -> None:
 
 
 def error_file(log_folder: Path, rank: int | str) -> Path:
-    """Where a failed rank's report is written; of the rank "*", a pattern of all."""
+    """Return the path of a failed rank's report; for the rank "*", a pattern that matches every report."""
     return log_folder / f"rank-{rank}.error.json"
 
 
 def write_error_file(report: WorkerReport, log_folder: Path) -> None:
-    """Write a report beside the logs, whole or not at all; a full disk must not hide the failure itself."""
+    """Write a report beside the logs, atomically and best effort: a full disk must not hide the failure itself."""
     with contextlib.suppress(OSError):
-        if log_folder.is_dir():  # Else the run was moved, and a folder in its place would pass for it.
+        if log_folder.is_dir():  # Otherwise the run was moved, and a new folder would be mistaken for it.
             write_json(error_file(log_folder, report.rank), asdict(report))

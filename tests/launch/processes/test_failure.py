@@ -67,9 +67,9 @@ def test_first_failure_and_exit_code(reports: list[WorkerReport], first: int | N
 @pytest.mark.parametrize(
     ("exitcode", "forwarded", "words", "code"),
     [
-        pytest.param(-9, [], "was killed by SIGKILL (the kernel has counted none", 137, id="SIGKILL"),
+        pytest.param(-9, [], "was killed by SIGKILL (the kernel reports no kill", 137, id="SIGKILL"),
         pytest.param(-15, [], "was killed by SIGTERM", 143, id="SIGTERM from elsewhere"),
-        pytest.param(-15, [15], "was ended by SIGTERM, passed on", 143, id="SIGTERM passed on"),
+        pytest.param(-15, [15], "was ended by SIGTERM, forwarded", 143, id="SIGTERM passed on"),
         pytest.param(75, [], "left early, with exit code 75", 1, id="os._exit(75) saved nothing"),
         pytest.param(3, [], "left early, with exit code 3", 3, id="os._exit(3)"),
     ],
@@ -199,7 +199,7 @@ def test_missing_ranks(others: list[WorkerReport], missing: list[int]) -> None:
     if found is None:
         return
     first, second, *rest = found.message.splitlines()
-    assert first.startswith("did not come to the all_reduce of the gradients of update 7")
+    assert first.startswith("did not reach the all_reduce of the gradients of update 7")
     assert first.endswith("".join(f", nor did rank {rank}" for rank in missing[1:]))
     assert second == "  waited    rank 0, for 5 s (distributed.timeout_s)"
     assert rest == [f"  rank {rank}    in f (x.py:3)" for rank in missing]

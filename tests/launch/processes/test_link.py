@@ -177,9 +177,9 @@ def test_a_rank_of_this_start_that_cannot_join_ends_the_run(tmp_path, run, other
 @pytest.mark.parametrize(
     ("other", "seen", "expected"),
     [
-        ({"seed": 5}, "seed=5 on n2", "seed=0, as where rank 0 is"),
-        ({"noether": "2", "seed": 5}, "noether=2, seed=5 on n2", "noether=1, seed=0, as where rank 0 is"),
-        ({"new": "\x1b[2J"}, "new=\\x1b[2J on n2", "new=(no such setting), as where rank 0 is"),
+        ({"seed": 5}, "seed=5 on n2", "seed=0, as on rank 0's host"),
+        ({"noether": "2", "seed": 5}, "noether=2, seed=5 on n2", "noether=1, seed=0, as on rank 0's host"),
+        ({"new": "\x1b[2J"}, "new=\\x1b[2J on n2", "new=(no such setting), as on rank 0's host"),
     ],
     ids=["a setting", "a version first", "one that rank 0 lacks"],
 )
@@ -281,13 +281,13 @@ def test_a_launcher_without_a_good_bye_is_lost_with_its_ranks_and_one_with_it_is
     links.until(lambda: not links.hub.peers, links.hub)
     lost = [(one.rank, one.kind, one.host) for one in links.hub.reports.values()]
     assert lost == [(3, "lost", "n2"), (4, "lost", "n2")]
-    assert "is gone without a word" in links.hub.reports[3].message
+    assert "lost its connection (the process that started it has probably died)" in links.hub.reports[3].message
 
 
 def test_silence_is_a_loss_on_both_sides(links: Links) -> None:
     spoke = links.connected(2, silence_s=1.0)
     links.until(lambda: links.hub.reports, links.hub)
-    assert links.hub.reports[2].message.startswith("has not been heard of for 1 s")
+    assert links.hub.reports[2].message.startswith("has not been heard from for 1 s")
     links.until(lambda: spoke.reports, spoke)
     assert [(lost.rank, lost.kind) for lost in spoke.reports.values()] == [(0, "lost")]
 

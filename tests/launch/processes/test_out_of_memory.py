@@ -78,8 +78,8 @@ def group() -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("words", "code", "who"),
     [
-        (("num_workers=1", "+dataset.everywhere=false"), 1, "noether: the kernel has ended a process"),
-        (("devices=2", "+dataset.everywhere=true"), 128 + signal.SIGKILL, "is gone: the kernel has ended a process"),
+        (("num_workers=1", "+dataset.everywhere=false"), 1, "noether: the kernel has killed a process"),
+        (("devices=2", "+dataset.everywhere=true"), 128 + signal.SIGKILL, "is gone: the kernel has killed a process"),
     ],
     ids=["a loader worker", "a rank"],
 )

@@ -109,7 +109,7 @@ def test_a_host_whose_devices_are_refused_is_named_without_a_rank(start_by_hand)
     first, second = start_by_hand(own, "trainer.effective_batch_size=12")
     assert (first.code, second.code) == (2, 2), (first, second)
     assert "[no-gpu-visible]" in second.err
-    assert f"said by   {socket.gethostname()}\n" in first.err
+    assert f"source    {socket.gethostname()}\n" in first.err
 
 
 WRONG = (

@@ -21,7 +21,7 @@ from sharing import in_every_push
 GONE_S = 40
 START_S = 120
 WELL = ("+model.how=never", "+model.rank=0")
-ABSENT = {"sleep": ("sleep", "misbehaving.py"), "SIGSTOP": ("SIGSTOP", "says nothing: stopped by a signal")}
+ABSENT = {"sleep": ("sleep", "misbehaving.py"), "SIGSTOP": ("SIGSTOP", "does not respond: stopped by a signal")}
 
 Run = Callable[..., subprocess.Popen[str]]
 
@@ -63,7 +63,7 @@ def test_a_rank_that_does_not_come_is_named(run: Run, tmp_path: Path, how: str, 
     _, words = process.communicate(timeout=GONE_S)
     wait_gone(tmp_path)
     assert process.returncode == 1, words
-    assert " did not come to the all_reduce of the gradients of update 3\n  waited    rank 0, for 5 s" in words
+    assert " did not reach the all_reduce of the gradients of update 3\n  waited    rank 0, for 5 s" in words
     assert detail in words
     assert words.count("noether: ") == 1, "one message"
 
@@ -80,7 +80,7 @@ def test_a_launcher_killed_with_sigkill_ends_the_run_on_the_other_node(run: Run,
     wait_gone(tmp_path)
     assert other.returncode not in (0, 75), words
     assert f"rank {killed} on " in words
-    assert " is gone without a word, and its parent process with it (killed?)" in words
+    assert " lost its connection (the process that started it has probably died)" in words
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def test_the_first_failing_ranks_traceback_is_shown(method: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("how", "code", "words"),
     [
-        pytest.param("SIGKILL", 137, "was killed by SIGKILL (the kernel has counted none", id="SIGKILL"),
+        pytest.param("SIGKILL", 137, "was killed by SIGKILL (the kernel reports no kill", id="SIGKILL"),
         pytest.param("sys.exit 0", 1, "left early by sys.exit(0)", id="sys.exit(0) in a collective"),
     ],
 )
@@ -123,7 +123,7 @@ def test_a_death_is_blamed_on_the_dead_not_on_its_echo(tmp_path: Path, how: str,
 def test_a_rank_that_hangs_on_a_gpu_is_named_not_the_one_that_its_watchdog_aborts(hanging: int, tmp_path: Path) -> None:
     code, words = run("hang_on_gpu", (hanging, tmp_path), tmp_path)
     assert code == 1
-    assert words.startswith(f"noether: rank {hanging} on testbox did not come to a collective of update 3\n")
+    assert words.startswith(f"noether: rank {hanging} on testbox did not reach a collective of update 3\n")
     assert f"  waited    rank {1 - hanging}{', for 5 s' if hanging == 0 else ''}" in words
     assert "in hang_on_gpu (launch_targets.py:" in words
     assert "  recorded  nccl-trace-rank-0, nccl-trace-rank-1: torchfrtrace --prefix nccl-trace-rank- " in words

@@ -78,7 +78,7 @@ def ranks(folder: Path) -> list[str]:
 
 CASES = {
     "is-killed": ("SIGKILL", 3, "rank 3 on n2 was killed by SIGKILL"),
-    "rank-0-is-stopped": ("SIGSTOP", 0, "rank 0 on n1 did not come to the all_reduce of the gradients of update 3"),
+    "rank-0-is-stopped": ("SIGSTOP", 0, "rank 0 on n1 did not reach the all_reduce of the gradients of update 3"),
 }
 
 
@@ -93,7 +93,7 @@ def test_a_rank(start, tmp_path: Path, how: str, rank: int, words: str) -> None:
     assert code != 0, said
     assert f"noether: {words}" in said
     if how == "SIGSTOP":
-        assert "says nothing: stopped by a signal" in said
+        assert "does not respond: stopped by a signal" in said
     others = [line for line in said.splitlines() if "ends with the run: " in line]
     assert len([line for line in others if words in line]) >= 1, said
 
@@ -120,7 +120,7 @@ def test_a_node_is_unplugged(start, slurm: Slurm, tmp_path: Path) -> None:
         slurm.power("plug", "n2")
     code, said = run.wait_gone(limit_s=90)
     assert code != 0
-    assert "on n2 has not been heard of for 6 s: its host is down, or cut off" in said, said
+    assert "on n2 has not been heard from for 6 s: its host is down, or cut off" in said, said
 
 
 @pytest.mark.nightly

@@ -131,7 +131,7 @@ def test_a_master_that_is_the_other_host_is_refused_at_once(slurm, on_host, tmp_
     words = train_words(tmp_path, "--nodes", "2", "--node-rank", "0", "--master-addr", "n2", "master_port=29531")
     done = on_host(0, [*NOETHER, *words])
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "rank 0 runs on n1, but the ranks are told to meet at n2" in done.stderr
+    assert "rank 0 runs on n1, but the ranks are configured to meet at n2" in done.stderr
     assert "master_addr=n1 on every host" in done.stderr
     assert "Traceback" not in done.stderr
 
