@@ -1,11 +1,10 @@
-"""Write docs/commands.md, the help of every command: `make docs`."""
+"""Generate docs/commands.md, the help of every command (`make docs`)."""
 
 from noether.cli.binding import bind
 from noether.cli.commands import verbs
 
 
 def commands_reference() -> str:
-    """Return the page as Markdown."""
     parts = [
         "# Commands\n",
         "`make docs` generates this page from the output of `noether COMMAND --help`.\n",

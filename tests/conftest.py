@@ -1,4 +1,4 @@
-"""What the tests share: the real program, run as a user runs it."""
+"""Shared fixtures: the real program, run as a user runs it."""
 
 import gc
 import json
@@ -30,18 +30,18 @@ TIME_LIMIT = 180
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the session its number and its folder for temporary files before it starts workers, which inherit them.
+    """Set the session's number and temporary folder before it starts workers, which inherit both.
 
-    A process that is killed leaves its files there, such as multiprocessing's sockets; they go with the session.
+    Killed processes leave files there, such as multiprocessing's sockets; the folder is removed with the session.
     """
     if session_number() == os.getpid():
-        # Short names: with those of tests in them, the addresses of multiprocessing's sockets end at 108 bytes.
+        # Short names: the paths of multiprocessing's sockets include the test's name and may have at most 108 bytes.
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="noether-")
         config.option.basetemp = config.option.basetemp or f"{tempfile.tempdir}/t"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Hands groups of tests to the workers; see sharing.py."""
+    """Distribute groups of tests to the workers, see sharing.py."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):
@@ -52,7 +52,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark a test before -m chooses among them: what is nightly is slow as well."""
+    """Add markers before -m selects tests; nightly tests are also slow."""
     if item.get_closest_marker("nightly"):
         item.add_marker(pytest.mark.slow)
     if needs_machines(item.nodeid):
@@ -61,15 +61,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests into the order in which they are handed out."""
     reorder(items)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect tests without the garbage collector, which takes a third of the time and finds nothing.
+    """Collect tests with the garbage collector off: it takes a third of the time and finds nothing.
 
-    Whatever example hypothesis makes, none fails for its time: a machine that runs tests is busy.
+    Also turn off hypothesis's deadline, because the machine may be busy.
     """
     gc.disable()
     try:
@@ -83,7 +82,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the images that a worker has begun, also where the session was interrupted, and remove what is left."""
+    """Stop the image builds that a worker began and remove temporary files, even if the session was interrupted."""
     from images.making import Making
 
     if session_number() == os.getpid():
@@ -95,7 +94,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @dataclass(frozen=True)
 class Finished:
-    """What a command left: its exit code and its words."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -104,23 +103,22 @@ class Finished:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache of the session's own, so that the embedded data of the tests is made once and nobody else's."""
+    """Return a cache folder for this session alone, so that the tests' embedded data are made only once."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="session")
 def environ(cache: Path) -> dict[str, str]:
-    """The environment of a user who has set nothing but one thread for each rank.
+    """Return the environment of a user who has set nothing but one thread for each rank.
 
-    Threads of several runs on few cores wait for each other: three tiny runs at once on two cores take ten times as
-    much processor time with two threads each.
+    With two threads each, three tiny runs at once on two cores take ten times as much processor time.
     """
     private = ("CUDA_", "SLURM_", "MASTER_", "OMP_", "NOETHER_")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(private)}
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
     return {name: value for name, value in inherited.items() if name not in names} | {
         "XDG_CACHE_HOME": str(cache),
-        # A compiler that is killed leaves a damaged library, on which every later run of its cache fails.
+        # A killed compiler leaves a damaged library, on which every later run with the same cache fails.
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "OMP_NUM_THREADS": "1",
     }
@@ -128,14 +126,14 @@ def environ(cache: Path) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """Torch has one thread in the tests' own process, too, for the reason that `environ` gives."""
+    """Limit torch in the tests' own process to one thread, for the reason given at `environ`."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def noether(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Finished]]:
-    """Run `noether ARGUMENTS` to its end, which must have `code` where it is given; how: warm_start.py."""
+    """Return a function that runs `noether ARGUMENTS` to its end and checks `code` if given; see warm_start.py."""
     warm: list[WarmStart] = []
 
     def run(
@@ -159,9 +157,9 @@ def noether(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def train_in(noether: Callable[..., Finished]) -> Callable[..., RunFolder]:
-    """Train the tiny configuration with further overrides to its end, in a folder, and return the run's.
+    """Return a function that trains the tiny configuration with more overrides and returns the run's folder.
 
-    In every such run the parts of rank 0's time sum up to the whole, to 3 % and what their decimals leave.
+    It checks that the parts of rank 0's time sum to the whole, within 3 % and rounding.
     """
 
     def run(output: Path, name: str, *overrides: str, timeout: float = TIME_LIMIT) -> RunFolder:
@@ -177,7 +175,7 @@ def train_in(noether: Callable[..., Finished]) -> Callable[..., RunFolder]:
 
 @pytest.fixture(scope="session")
 def by_one(train_in: Callable[..., RunFolder], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The weights that one process learns with the settings of PROOF."""
+    """Return the weights that one process learns with the settings PROOF."""
     from learned import PROOF, weights
 
     return weights(train_in(tmp_path_factory.mktemp("one-process"), "one", *PROOF))
@@ -185,7 +183,7 @@ def by_one(train_in: Callable[..., RunFolder], tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """Debian's chromium, driven by playwright."""
+    """Yield Debian's chromium, driven by playwright."""
     program = find_program("chromium", "chromium")
     from playwright.sync_api import expect as expectations
     from playwright.sync_api import sync_playwright
@@ -200,13 +198,13 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def train(train_in: Callable[..., RunFolder], tmp_path: Path) -> Callable[..., RunFolder]:
-    """The same in the test's own folder."""
+    """Return `train_in` with the test's temporary folder as its output."""
     return partial(train_in, tmp_path)
 
 
 @pytest.fixture
 def start_process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start a command in a session of its own, and end it, with its whole process group, after the test."""
+    """Yield a function that starts a command in its own session; kill its process group after the test."""
     started: list[subprocess.Popen[str]] = []
 
     def run(
@@ -229,12 +227,12 @@ def start_process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 def start(
     environ: dict[str, str], start_process: Callable[..., subprocess.Popen[str]]
 ) -> Callable[..., subprocess.Popen[str]]:
-    """Start `noether ARGUMENTS`, which is ended after the test."""
+    """Return a function that starts `noether ARGUMENTS`; the process is ended after the test."""
     return lambda *arguments: start_process([sys.executable, "-m", "noether", *arguments], env=environ)
 
 
 def final_hashes(folder: RunFolder) -> dict[str, str]:
-    """The SHA-256 of every file of a run's last checkpoint that must be the same after kill and resume."""
+    """Return the SHA-256 of every file of the last checkpoint that must be the same after kill and resume."""
     last = list_checkpoints(folder.checkpoints)[-1]
     names = ("model.safetensors", "ema.safetensors", "optimizer.safetensors", "random.safetensors", "task.json")
     return {name: sha256((last.path / name).read_bytes()).hexdigest() for name in names if (last.path / name).exists()}

@@ -1,10 +1,10 @@
-"""The commands of README and docs, what each needs, and a transcript of them all.
+"""Extract the commands of README and docs, find what each needs, and write a transcript of them all.
 
     python -m tests.documented [--full] [--out FILE] [PAGE ...]     (make transcript)
 
-Each page's commands run as they stand, in their order, in a folder of its own. Behind the words, the built-in data and
-its models are made small, as the tests do; --full leaves them as they are, and runs what takes longer. The exit code
-is 1 where a command that has what it needs does not succeed.
+Each page's commands run unchanged, in the page's order, in a folder of their own. Built-in data and models are made
+small, as in the tests; --full keeps their real sizes and also runs slow commands. The exit code is 1 if a command fails
+although everything it needs is there.
 """
 
 import argparse
@@ -32,7 +32,7 @@ MODEL = f"{DATA} model.dim=32 model.heads=2 model.supernodes=8 model.radius=200.
 SMALL = f"{MODEL} model.encoder_depth=1 model.decoder_depth=1"
 AB_UPT = f"{MODEL} model.physics_depth=1 model.branch_depth=1 trainer.max_updates=4"
 ALONE = "tracker.report=false"
-"""A page of figures takes as long as such a run: README's `noether report`, `make train` and others make it."""
+"""Turns off report pages, which take as long as such a run; README's `noether report` and `make train` draw them."""
 LIMIT_S, FULL_LIMIT_S = 400, 7200
 FOLDERS = ("configs", "examples", "benchmarks", "ci")
 LONG = "more time than a transcript has: --full runs it"
@@ -45,7 +45,7 @@ def _works(*command: str) -> Callable[[], bool]:
             return False
         try:
             return subprocess.run(command, capture_output=True, timeout=15).returncode == 0
-        except subprocess.TimeoutExpired:  # A client whose server is not there.
+        except subprocess.TimeoutExpired:  # A client whose server is not running.
             return False
 
     return ask
@@ -56,7 +56,7 @@ def _there(path: str) -> Callable[[], bool]:
 
 
 NEEDS: tuple[tuple[str, str, str, Callable[[], bool]], ...] = (
-    # page, command (regular expressions), what it needs, whether that is here
+    # page, command (regular expressions), what the command needs, whether that is available
     (r"", r"^gh |^cosign ", "a release that was published", lambda: False),
     (r"", r"--environment=|--container-image=", "a cluster with a container engine of its own", lambda: False),
     (r"", r"\$LIBFABRIC|srun .*--gpus-per-task", "a cluster with Slingshot", lambda: False),
@@ -74,17 +74,17 @@ NEEDS: tuple[tuple[str, str, str, Callable[[], bool]], ...] = (
     (r"", r"^make test", LONG, lambda: False),
     (r"", r"benchmarks/|trainer\.max_updates=500", LONG, lambda: False),
 )  # fmt: skip
-"""The first line that fits counts. A command that no line names runs on every machine."""
+"""The first line that matches is used. A command that matches no line runs on every machine."""
 
 
 def pages() -> list[Path]:
-    """Return README and the pages that people wrote."""
+    """Return README and the pages that are not generated."""
     docs = sorted((REPOSITORY / "docs").glob("*.md"))
     return [REPOSITORY / "README.md", *(page for page in docs if page.name not in GENERATED)]
 
 
 def commands(path: Path, *programs: str) -> list[str]:
-    """Return the commands of a page's code blocks that start with one of the programs, without their comments."""
+    """Return the commands in a page's code blocks that start with one of the programs, without their comments."""
     found = re.findall(r"^```(\w*)\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
     blocks = [block for language, block in found if language in ("", "sh")]
     lines = [line.partition(" #")[0].strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
@@ -92,14 +92,14 @@ def commands(path: Path, *programs: str) -> list[str]:
 
 
 def python_blocks(path: Path) -> dict[str, str]:
-    """Return the Python code of a page by the heading of the second level above it, "" for the first."""
+    """Return a page's Python code by the second-level heading above it; "" before the first heading."""
     sections = re.split(r"(?m)^## (.*)\n", f"## \n{path.read_text()}")[1:]
     blocks = (re.findall(r"(?ms)^```python\n(.*?)^```", text) for text in sections[1::2])
     return {name: "".join(found) for name, found in zip(sections[::2], blocks, strict=True)}
 
 
 def needs(page: str, line: str, *, full: bool = False) -> str:
-    """Return what a command needs that is not here; "" where it can run."""
+    """Return what a command needs that this machine lacks; "" if it can run."""
     for where, what, needed, is_here in NEEDS:
         if re.search(where, page) and re.search(what, line):
             if needed == LONG:
@@ -125,7 +125,7 @@ def make_workplace(folder: Path, environ: dict[str, str], *, full: bool = False)
     own = '*mnist*|*pendulum*) small="trainer.max_epochs=1";; *examples*) ;;'
     own += f' train*dataset=cases*) small="trainer.max_updates=4 {ALONE}";;'
     own += f' *ab_upt*) small="{AB_UPT} {ALONE}";;'
-    # Nine cases calibrate an interval of 90 %: ten are held out.
+    # Nine cases calibrate a 90 % interval: ten are held out.
     own += f' *-m*seed=1,2,3*max_epochs*) small="{SMALL} {ALONE} dataset.validation_fraction=0.5";;'
     small = f'{own} train*trainer.max_*|plan*) small="{SMALL} {ALONE}";;'
     small += f' train*) small="{SMALL} {ALONE} trainer.max_epochs=8";;'
@@ -144,7 +144,7 @@ def make_workplace(folder: Path, environ: dict[str, str], *, full: bool = False)
 
 
 def run_page(page: Path, *, full: bool) -> tuple[list[str], int]:
-    """Run a page's commands; return the transcript's lines, and how many commands failed."""
+    """Run a page's commands; return the transcript's lines and the number of failed commands."""
     name, lines, failed = str(page.relative_to(REPOSITORY)), [], 0
     with tempfile.TemporaryDirectory(prefix="noether-transcript-") as scratch:
         environ = make_workplace(Path(scratch), dict(os.environ), full=full)
@@ -165,12 +165,12 @@ def run_page(page: Path, *, full: bool) -> tuple[list[str], int]:
 
 @cache
 def _make(line: str) -> tuple[int, str, float]:
-    """Run a command of make, which is the checkout's own: once, on however many pages it stands."""
+    """Run a make command of the checkout, only once even if several pages contain it."""
     return _run(line, str(REPOSITORY), dict(os.environ), FULL_LIMIT_S)
 
 
 def _run(line: str, folder: str, environ: dict[str, str], limit_s: float) -> tuple[int, str, float]:
-    """Run a command in bash; return its exit code (124: not within the limit), what it said, and its seconds."""
+    """Run a command in bash; return its exit code (124: past the limit), its output, and its seconds."""
     began = time.monotonic()
     process = subprocess.Popen(
         ["bash", "-c", line], cwd=folder, env=environ, text=True, errors="replace",
@@ -185,7 +185,7 @@ def _run(line: str, folder: str, environ: dict[str, str], limit_s: float) -> tup
 
 
 def main() -> int:
-    """Write the transcript; return 1 where a command failed."""
+    """Write the transcript; return 1 if a command failed."""
     parser = argparse.ArgumentParser(description="Runs every command of README and docs.")
     parser.add_argument("--full", action="store_true", help="as they stand, and what takes longer too")
     parser.add_argument("--out", type=Path, default=Path("transcript.md"))

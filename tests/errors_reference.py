@@ -1,4 +1,4 @@
-"""Generates docs/errors.md, every message with its code, from the source: `make docs`."""
+"""Generate docs/errors.md, every message with its code, from the source (`make docs`)."""
 
 import ast
 import re
@@ -34,7 +34,7 @@ In the table, `{name}` stands for a value and `…` for a part that varies.
 
 @dataclass(frozen=True)
 class Message:
-    """One message of the source: its code, and its parts with `{name}` and `…` for what is filled in."""
+    """One message of the source: its code, and its parts with `{name}` and `…` for values filled in."""
 
     code: str
     summary: str
@@ -43,18 +43,17 @@ class Message:
 
     @property
     def meaning(self) -> str:
-        """The summary without the names of what is filled in."""
+        """Return the summary without the names of the values filled in."""
         return re.sub(r"{\w+}", "…", self.summary)
 
 
 def messages() -> list[Message]:
-    """Return every message that has a code, by code."""
+    """Return every message that has a code, sorted by code."""
     found = [message for path in sorted(PACKAGE.rglob("*.py")) for message in _in_file(path)]
     return sorted(found, key=lambda message: (message.code, message.summary))
 
 
 def errors_reference() -> str:
-    """Return docs/errors.md."""
     rows = {f"| `{m.code}` | {_cell(m.summary)} | {_cell(m.expected)} | {_cell(m.fix)} |" for m in messages()}
     return HEAD + "\n".join(sorted(rows)) + "\n"
 
@@ -76,11 +75,11 @@ def _in_file(path: Path) -> Iterator[Message]:
 
 
 def _message(node: ast.AST, texts: Mapping[str, ast.AST]) -> Message | None:
-    """Return what a call raises, or what a pair of a code and a summary says; `texts` are the variables so far."""
+    """Return the message that a call raises or a (code, summary) pair holds; `texts` are the variables so far."""
     expected = fix = ""
     if isinstance(node, ast.Call) and len(node.args) > 1 and _raises(node.func):
         code, text, *more = node.args
-        if more and ast.unparse(node.func) == "SettingError":  # Its setting and what is wrong with it are one line.
+        if more and ast.unparse(node.func) == "SettingError":  # Its setting and its problem form one line.
             text = ast.BinOp(text, ast.Add(), texts.get(ast.unparse(more[0]), more[0]))
         given = {word.arg: texts.get(ast.unparse(word.value), word.value) for word in node.keywords}
         expected, fix = (_template(given[name]) if name in given else "" for name in ("expected", "fix"))

@@ -1,4 +1,4 @@
-"""What a run has learned, and whether runs that spread their batches over ranks learn what one process learns."""
+"""Check that runs that spread their batches over ranks learn the same weights as one process."""
 
 import json
 
@@ -11,29 +11,28 @@ from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
 from noether.runs.folder import RunFolder
 
-# Sums in any order are alike to rounding, which plain steps in double precision do not magnify.
+# Sums in different orders agree up to rounding, which plain steps in double precision do not magnify.
 PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")
 
 
 def one_rank() -> Group:
-    """The group of the only rank of a run, on the CPU."""
     context = WorkerContext(Worker(0, 0, 0, Device("cpu")), 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1)
     return Group(context, torch.device("cpu"))
 
 
 def weights(folder: RunFolder, name: str = "model.safetensors", which: int = -1) -> dict[str, torch.Tensor]:
-    """The weights of a run's last checkpoint, or another one."""
+    """Return the weights of a run's last checkpoint, or of the one at index `which`."""
     return load_file(list_checkpoints(folder.checkpoints)[which].path / name)
 
 
 def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    """The largest difference of any weight of two models, which must have weights of the same names."""
+    """Return the largest difference of any weight of two models; their weights must have the same names."""
     assert one.keys() == other.keys()
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
 def check_learned(folder: RunFolder, launcher: str, world_size: int, by_one: dict[str, torch.Tensor]) -> None:
-    """A run was started by this launcher, on so many ranks, and has learned what one process learns."""
+    """Check a run's launcher and world size, and that it learned the same weights as one process."""
     assert json.loads(folder.plan.read_text())["launcher"] == launcher
     assert json.loads(folder.result.read_text())["world_size"] == world_size
     assert difference(by_one, weights(folder)) < 1e-10

@@ -1,4 +1,4 @@
-"""A model of the tests' own that misbehaves at one rank and one update, and the words to start it."""
+"""A model that misbehaves at one rank and one update, and the settings to train it."""
 
 import os
 import signal
@@ -12,37 +12,37 @@ import torch
 from noether.physics.models.upt import UPT
 
 MODEL = "misbehaving.Misbehaving"
-# Long enough to be ended by what is tested, and not by itself.
+# Long enough that the tested failure ends the run, not the last update.
 WORDS = (
     *("trainer.max_updates=4000", "trainer.evaluate_every=null", "trainer.checkpoint_every=null", "num_workers=1"),
     *("distributed.timeout_s=5", "distributed.heartbeat_timeout_s=6", "distributed.init_timeout_s=60"),
-    # A new kind drops the file's options: the tiny model's again.
+    # A new kind discards the file's model options; set the tiny model's again.
     *(f"model.kind={MODEL}", "model.dim=32", "model.heads=2", "model.encoder_depth=1", "model.decoder_depth=1"),
     *("model.supernodes=8", "model.radius=200.0"),
 )
 
 
 class Misbehaving(UPT):
-    """The tiny model, until the training forward pass number `update` of rank `rank`.
+    """The tiny model, which misbehaves in the training forward pass number `update` of rank `rank`.
 
     Args:
         how: raise, allocate (too much memory), sys.exit, os._exit, sleep, or the name of a signal that the rank sends
             itself.
-        rank: of the run.
-        update: from 1.
-        mark: a file that is made at that moment.
-        options: of the model.
+        rank: the rank within the run.
+        update: counted from 1.
+        mark: a file that is created at that moment.
+        options: options of the model.
     """
 
     def __init__(self, *, how: str, rank: int, update: int = 3, mark: str = "", **options: Any) -> None:
         super().__init__(**options)
-        # From three ranks on, two passes over the first batch settle DDP's buckets before the first update.
+        # With more than two ranks, two passes over the first batch settle DDP's buckets before the first update.
         settling = 2 if int(os.environ.get("WORLD_SIZE", "1")) > 2 else 0
         here = rank == int(os.environ.get("RANK", "0"))
         self.how, self.left, self.mark = how, update + settling if here else 0, mark
 
     def forward(self, batch: Any) -> Any:
-        """Predict, or misbehaves."""
+        """Predict, or misbehave."""
         if self.training and self.left:
             self.left -= 1
             if not self.left:
@@ -50,7 +50,6 @@ class Misbehaving(UPT):
         return super().forward(batch)
 
     def misbehave(self) -> None:
-        """Do it."""
         if self.mark:
             Path(self.mark).touch()
         if self.how == "raise":
@@ -68,13 +67,13 @@ class Misbehaving(UPT):
 
 
 def misbehave(how: str, rank: int, mark: Path | None = None) -> list[str]:
-    """Return the settings of a run in which a rank misbehaves."""
+    """Return the settings of a run in which one rank misbehaves."""
     marked = [f"+model.mark={mark}"] if mark else []
     return [*WORDS, f"+model.how={how}", f"+model.rank={rank}", *marked]
 
 
 def processes_of(text: str) -> dict[int, str]:
-    """Return the command lines, by pid, of the processes that have `text` in their arguments or environment."""
+    """Return, by pid, the command lines of processes with `text` in their arguments or environment."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():

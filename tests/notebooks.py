@@ -1,4 +1,4 @@
-"""Runs the code of a notebook of examples/, from its first cell to its last."""
+"""Run the code of a notebook of examples/, from its first cell to its last."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def run_notebook(name: str) -> dict[str, Any]:
-    """Return the names that it has made."""
+    """Run a notebook; return the names that it defines."""
     matplotlib.use("agg")
     names: dict[str, Any] = {}
     for cell in json.loads((EXAMPLES / name).read_text())["cells"]:

@@ -1,4 +1,4 @@
-"""What tests of processes share: running one to its end, waiting for what another does, and a port to meet at."""
+"""Helpers for tests of processes: run one to its end, wait for a condition, find a free port."""
 
 import os
 import pty
@@ -19,51 +19,51 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 PACKAGES, CLUSTER, IMAGES, GPU = "NOETHER_PACKAGES", "NOETHER_CLUSTER", "NOETHER_SMOKE", "NOETHER_REQUIRE_GPU"
-"""Variables that are 1 on a machine which brings what their tests need: CONTRIBUTING.md says what each stands for."""
+"""Variables set to 1 on a machine that provides what their tests need; CONTRIBUTING.md explains each."""
 
 
 def is_required(brought: str) -> bool:
-    """Return whether this machine brings what a variable stands for, so that no test of it may be skipped."""
+    """Return whether the machine declares, by this variable, that it provides what these tests need."""
     return os.environ.get(brought) == "1"
 
 
 def lacking(what: str, brought: str = PACKAGES) -> NoReturn:
-    """Skip a test for what this machine lacks; where the machine is said to bring it, the test fails."""
+    """Skip a test for what this machine lacks; fail if the variable `brought` says that the machine has it."""
     (pytest.fail if is_required(brought) else pytest.skip)(f"{what} ({brought}=1 requires it)")
 
 
 def needs_namespaces(what: str, *probe: str) -> None:
-    """Skip a test where root cannot run a command in namespaces of its own."""
+    """Skip a test if root cannot run a command in new namespaces."""
     can = shutil.which("unshare") and subprocess.run(["unshare", "--uts", *probe], capture_output=True).returncode == 0
     if os.geteuid() or not can:
         lacking(f"only root can {what} here", CLUSTER)
 
 
 def find_program(name: str, package: str) -> str:
-    """Return the path of a program, which is in this package of Debian."""
+    """Return the path of a program, which Debian ships in this package."""
     return shutil.which(name) or lacking(f"no {name}: apt-get install {package}")
 
 
 def run_to_end(
     command: Sequence[str], env: Mapping[str, str], *, cwd: Path = REPOSITORY, limit_s: float = 120
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program that reads nothing; return its exit code and its words."""
+    """Run a program without input to its end; return its exit code and output."""
     return subprocess.run(
         command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s
     )
 
 
 def torchrun(module: str = "run") -> list[str]:
-    """Return the words that start two ranks of what follows them on this machine."""
+    """Return the torchrun command that starts two ranks of the program appended to it."""
     return [sys.executable, "-m", f"torch.distributed.{module}", "--standalone", "--nproc-per-node", "2"]
 
 
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-"""By which root says that it may start mpirun."""
+"""Variables that let root start mpirun."""
 
 
 def mpirun(words: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run two processes of `noether WORDS` to their end, on as few cores as there are."""
+    """Run two processes of `noether WORDS` to their end, on any number of cores."""
     command = [find_program("mpirun", "openmpi-bin"), "--oversubscribe", "-n", "2", sys.executable, "-m", "noether"]
     return run_to_end([*command, *words], {**environ, **AS_ROOT})
 
@@ -77,7 +77,7 @@ def wait_for(
     process: "subprocess.Popen[Any] | None" = None,
     longest_pause_s: float = 0.02,
 ) -> T:
-    """Ask until the answer is true and return it. Past the limit, or where the process has ended, it fails."""
+    """Ask until the answer is true and return it. Fail past the limit, or if the process has ended."""
     deadline, pause = time.monotonic() + limit_s, 0.02
     while not (answer := ask()):
         assert process is None or process.poll() is None, (f"ended before {what}", process and process.communicate())
@@ -88,14 +88,14 @@ def wait_for(
 
 
 def converse(command: list[str], typed: str, environ: dict[str, str], limit_s: float = 120) -> tuple[int, str]:
-    """Type into a program on a terminal of its own; return its exit code, and what it showed."""
+    """Type into a program on a new pseudo-terminal; return its exit code and its output."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(command[0], command, environ)
     said, deadline, rest = b"", time.monotonic() + limit_s, typed.encode()
     try:
         while time.monotonic() < deadline:
-            # A line at a time: a terminal holds few characters that nobody has read yet.
+            # Send a line at a time: a terminal buffers only a few unread characters.
             if rest and said.count(b"\n") >= typed.encode()[: len(typed.encode()) - len(rest)].count(b"\n"):
                 line, end, rest = rest.partition(b"\n")
                 os.write(terminal, line + end)
@@ -111,7 +111,7 @@ def converse(command: list[str], typed: str, environ: dict[str, str], limit_s: f
 
 
 def read_until(process: "subprocess.Popen[str]", words: str) -> str:
-    """Read what a process says on stderr, wherever it leads; return the line that has these words."""
+    """Read a process's stderr (stdout if they are merged) up to the line that contains these words; return it."""
     stream = process.stderr or process.stdout
     assert stream is not None
     said = []
@@ -123,21 +123,19 @@ def read_until(process: "subprocess.Popen[str]", words: str) -> str:
 
 
 def lay(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files by their paths in a folder, which need not be there."""
+    """Write files by their paths in a folder, creating folders as needed."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
 
 
 def flip(path: Path, byte: int = -10) -> None:
-    """Flips one bit of a file and leaves its size as it is."""
     content = bytearray(path.read_bytes())
     content[byte] ^= 1
     path.write_bytes(content)
 
 
 def halve(path: Path) -> None:
-    """Leave the first half of a file."""
     os.truncate(path, path.stat().st_size // 2)
 
 
@@ -147,7 +145,7 @@ def free_port() -> int:
 
 
 def is_running(pid: int) -> bool:
-    """A zombie has ended."""
+    """Return whether a process is running; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

@@ -1,4 +1,4 @@
-"""What a test says of a refusal: its code, which stays when the message is reworded, and words that it must have."""
+"""Expect a RequestError by its code, which survives rewording, and by words that it must contain."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +12,9 @@ from noether.common.errors import RequestError
 def refusal(
     code: str = "", *, summary: str = "", seen: str = "", fix: str = "", words: str = ""
 ) -> Iterator[pytest.ExceptionInfo[RequestError]]:
-    """The context in which a RequestError must be raised, with this code, and these words in its parts and in its text.
+    """Expect a RequestError with this code, and with these words in its parts and its whole text.
 
-    Its `value` is the error.
+    Yield pytest's context, whose `value` is the error.
     """
     with pytest.raises(RequestError) as caught:
         yield caught
@@ -27,7 +27,7 @@ def refusal(
 
 @contextmanager
 def refusal_with(*words: str) -> Iterator[pytest.ExceptionInfo[RequestError]]:
-    """The context in which a RequestError must be raised that has all its parts, and these words in any of them."""
+    """Expect a RequestError that has all its parts, with each of these words in any of them."""
     with pytest.raises(RequestError) as caught:
         yield caught
     assert caught.value.seen

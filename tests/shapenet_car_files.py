@@ -1,4 +1,4 @@
-"""A small raw ShapeNet-Car archive of the real format: 3682 surface points of which quads use 3586, hexahedra around.
+"""Write a small raw ShapeNet-Car archive in the real format: 3682 surface points, 3586 of them in quads, and hexahedra.
 
 The car is a half ellipsoid with made-up fields; counts, file names, orders and types are those of the archive.
 """
@@ -14,11 +14,11 @@ from noether.physics.cases.prepare import PreparedCases, prepare_cases
 
 RINGS, SPOKES = 64, 56  # 64 · 56 + 2 poles = 3586
 UNUSED = 96
-FIRST = 16  # the archive's unused points follow its first 16
+FIRST = 16  # The archive's unused points follow its first 16.
 
 
 def unit_sphere() -> tuple[np.ndarray, np.ndarray]:
-    """A sphere of 3586 points and 3584 quads that look outwards; the poles are closed by quads over two spokes."""
+    """Return a sphere of 3586 points and 3584 outward quads; quads over two spokes close the poles."""
     polar = (np.arange(RINGS) + 1) / (RINGS + 1) * np.pi
     turn = 2 * np.pi * np.arange(SPOKES) / SPOKES
     across = np.sin(polar)[:, None] * np.stack([np.cos(turn), np.sin(turn)])[:, None]
@@ -33,7 +33,7 @@ def unit_sphere() -> tuple[np.ndarray, np.ndarray]:
 
 
 def surface_mesh(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Points (3682, 3), quads (F, 4) of 3586 of them, pressures (3682,): a closed ellipsoid on the ground."""
+    """Return points (3682, 3), quads (F, 4) of 3586 of them, pressures (3682,): a closed ellipsoid on the ground."""
     axes = np.array([0.8, 0.7, 1.9]) * np.random.default_rng(seed).uniform(0.9, 1.1, 3)
     sphere, quads = unit_sphere()
     used = sphere * axes + [0, 0.75, 0]
@@ -41,12 +41,12 @@ def surface_mesh(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     quads = np.where(quads < FIRST, quads, quads + UNUSED)
     direction = (points - [0, 0.75, 0]) / axes
     pressure = -30 - (60 + seed) * direction[:, 2] - 25 * direction[:, 1] + 5 * np.sin(9 * direction[:, 0])
-    # Coordinates are the same text in both files of a car.
+    # A coordinate has the same text in both of a car's files.
     return points.astype(np.float32), quads, pressure.astype(np.float32)
 
 
 def volume_mesh(surface: np.ndarray, seed: int, cells: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A box of hexahedra whose nodes include the surface's points, and the velocity at each node."""
+    """Return a box of hexahedra whose nodes include the surface's points, and the velocity at each node."""
     axes = (np.linspace(low, high, cells) for low, high in ((-2, 2), (1.8, 4), (-4, 5)))
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 3)
     grid += np.random.default_rng(seed).uniform(0, 1e-3, grid.shape)
@@ -63,7 +63,7 @@ def volume_mesh(surface: np.ndarray, seed: int, cells: int = 5) -> tuple[np.ndar
 
 
 def write_car(folder: Path, seed: int, *, binary: bool = False) -> None:
-    """Write one car's three files as the archive has them."""
+    """Write one car's three files as in the archive."""
     folder.mkdir(parents=True)
     points, quads, pressure = surface_mesh(seed)
     volume, hexahedra, velocity = volume_mesh(points, seed)
@@ -73,7 +73,7 @@ def write_car(folder: Path, seed: int, *, binary: bool = False) -> None:
 
 
 def grid_as_text(points, cells, arrays: dict[str, np.ndarray]) -> str:
-    """The grid in ASCII: VTK's own writer of text keeps six digits, the archive's files have more."""
+    """Return the grid in ASCII with all digits; VTK's own text writer keeps only six."""
     lines = ["# vtk DataFile Version 4.2", "a car", "ASCII", "DATASET UNSTRUCTURED_GRID"]
     lines += [f"POINTS {len(points)} float", *(" ".join(f"{x:.9g}" for x in point) for point in points)]
     lines += [f"CELLS {len(cells)} {len(cells) * (1 + cells.shape[1])}"]
@@ -88,7 +88,7 @@ def grid_as_text(points, cells, arrays: dict[str, np.ndarray]) -> str:
 
 
 def write_grid(path: Path, points, cells, arrays: dict[str, np.ndarray], *, binary: bool = True) -> None:
-    """Write quadrilaterals or hexahedra as an UNSTRUCTURED_GRID of legacy VTK, version 4.2 as the archive's."""
+    """Write quadrilaterals or hexahedra as an UNSTRUCTURED_GRID of legacy VTK 4.2, the archive's version."""
     if not binary:
         path.write_text(grid_as_text(points, cells, arrays))
         return
@@ -105,7 +105,7 @@ def write_grid(path: Path, points, cells, arrays: dict[str, np.ndarray], *, bina
 
 
 def write_archive(folder: Path, cars: dict[str, int]) -> Path:
-    """Write `training_data` with so many cars in each param folder, and one that is excluded; return its path."""
+    """Write `training_data` with `cars` cars in each param folder and one excluded car; return its path."""
     seed = 0
     for param, count in cars.items():
         for _ in range(count):
@@ -118,6 +118,6 @@ def write_archive(folder: Path, cars: dict[str, int]) -> Path:
 
 
 def prepare_cars(source: Path, out: Path, workers: int = 0, *, skip_broken: bool = False) -> PreparedCases:
-    """Prepare a folder of cars as `noether data prepare shapenet_car` does, in this process."""
+    """Prepare a folder of cars in this process as `noether data prepare shapenet_car` does."""
     text = map_text("shapenet_car")
     return prepare_cases(source, out, text, "shapenet_car", workers=workers, skip_broken=skip_broken)

@@ -1,4 +1,4 @@
-"""A raw ShapeNet-Car archive, the folders prepared from it, and a short run on one; each made once a session."""
+"""A raw ShapeNet-Car archive, the folders prepared from it, and a short run, each made once per session."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +12,13 @@ from noether.physics.cars.shapenet_car import PUBLISHED, make_car
 
 @pytest.fixture(scope="session")
 def raw_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """training_data with 2 + 3 + 1 cars, ASCII and binary files in turn, and an excluded car."""
+    """Write training_data with 2 + 3 + 1 cars, alternately ASCII and binary, and an excluded car."""
     return write_archive(tmp_path_factory.mktemp("raw"), {"param0": 2, "param1": 3, "param2": 1})
 
 
 @pytest.fixture(scope="session")
 def prepared(raw_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that dataset_root names; tests that change it work on a copy."""
+    """Return the folder for dataset_root; tests that change it use a copy."""
     folder = tmp_path_factory.mktemp("prepared")
     prepare_cars(raw_archive, folder)
     return folder
@@ -26,7 +26,7 @@ def prepared(raw_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="session")
 def published(raw_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the published recipe: seven tensors for each car."""
+    """Return the folder of the published recipe: seven tensors for each car."""
     folder = tmp_path_factory.mktemp("published")
     for car in sorted(path.parent for path in raw_archive.rglob("press.npy")):
         target = folder / "preprocessed" / car.parent.name / car.name
@@ -44,12 +44,12 @@ SMALL = (
     *("dataset.validation_fraction=0.25", "dataset.points_per_update={surface: 512, volume: 64}"),
     "tracker.tensorboard=false",
 )
-"""What a test cannot afford of the published sizes; the recipe and the data set stay."""
+"""Sizes reduced so that tests can afford them; the published recipe and data set are unchanged."""
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run's folder and the words of its training."""
+    """A run's folder and the output of its training."""
 
     folder: Path
     out: str
@@ -57,7 +57,7 @@ class FinishedRun:
 
 @pytest.fixture(scope="session")
 def shapenet_run(prepared: Path, noether, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    """UPT, trained for a few updates by the documented command, on the CPU."""
+    """Train UPT for a few updates by the documented command, on the CPU."""
     runs = tmp_path_factory.mktemp("runs")
     words = ["--hp", "configs/train_shapenet.yaml", "+experiment/shapenet=upt", "+accelerator=cpu", *SMALL]
     done = noether("train", *words, f"dataset_root={prepared}", f"output_path={runs}", "run_id=upt", code=0)

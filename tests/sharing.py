@@ -1,9 +1,9 @@
-"""Which tests `make test-machines` runs, and how workers share tests: which files stay together, in which order.
+"""Select the tests of `make test-machines`, and distribute tests to the workers in groups and in order.
 
-A file's tests stay on one worker, so that what a file prepares for all of its tests is prepared once. Files that share
-something larger, or must not run at the same time, form one group. The slow files come first. The tests on Slurm are
-the longest group, and mostly wait: the third worker begins with them. The tests on images are the last of the slow
-ones, for the images are made from the start on, and the fast files fill what is left of each worker's time.
+A file's tests stay on one worker, so that the file's fixtures are set up once. Files that share something larger, or
+must not run at the same time, form one group. The slow files come first. The tests on Slurm are the longest group, and
+mostly wait: the third worker begins with them. The tests on images are the last of the slow ones, because the images
+are being built from the start. The fast files fill each worker's remaining time.
 """
 
 import os
@@ -21,9 +21,9 @@ GROUPS = {
     "tests/images/test_containers_page.py": "Slurm and the images",
     "tests/launch/processes/": "launchers, whose ranks meet at port 29500",
 }
-"""Group by the beginning of a test's id; every other file is a group of its own."""
+"""Group by the start of a test's id; every other file is a group of its own."""
 MACHINES = (
-    # A cluster, images, MPI, solvers, a browser.
+    # Tests that need a cluster, images, MPI, solvers or a browser.
     "tests/launch/slurm/",
     "tests/images/",
     "tests/launch/kubernetes/",
@@ -31,13 +31,13 @@ MACHINES = (
     "tests/physics/cases/test_openfoam.py",
     "tests/docs/test_site.py::test_the_pages_open_as_files",
     "tests/watch/test_browser.py",
-    # Hosts, networks and disks that fail, over and over.
+    # Repeated failures of hosts, networks and disks.
     "tests/doctor/test_doctor.py",
     "tests/faults/",
     "tests/launch/detect/test_nvidia_driver.py::test_a_driver_that_hangs",
     "tests/training/test_resume.py::test_a_run_of_three_ranks",
     "tests/launch/processes/test_who_failed.py",
-    # Whole programs at length: every command of the pages, a fresh environment, a compiler, benchmarks, other services.
+    # Long runs of whole programs: all documented commands, a fresh environment, a compiler, benchmarks, services.
     "tests/physics/predict/test_export_alone.py",
     "tests/physics/predict/test_intervals.py::test_several",
     "tests/physics/predict/test_intervals.py::test_the_notebook",
@@ -59,7 +59,7 @@ MACHINES = (
     "tests/training/test_equivalence.py::test_a_compiled",
     "tests/training/test_published_models.py",
 )
-"""Beginnings of the ids of tests that need such a machine, or minutes on it."""
+"""Beginnings of the ids of tests that need such a machine, or take minutes."""
 EVERYWHERE = (
     "tests/faults/test_harness.py::test_killed",
     "tests/faults/test_disks.py::test_on_a_full_disk",
@@ -68,15 +68,15 @@ EVERYWHERE = (
     "tests/faults/test_harness.py::test_a_mutated_file",
     "tests/test_workflows.py::test_no_job_fails_for_what_its_runner_lacks[cpu images]",
 )
-"""Those among them that `make test` runs all the same: a kill, a full disk, damage, forged files, a job of CI."""
+"""Exceptions that `make test` runs too: a kill, a full disk, damage, forged files, a job of CI."""
 BEFORE_SLURM = 2
-"""Groups that are handed out before the tests on Slurm: the first ones of two workers."""
+"""Number of groups handed out before the tests on Slurm, one to each of the first two workers."""
 
 
 def in_every_push(cases: Mapping[str, Any] | Collection[str], *names: str) -> list[Any]:
-    """Return a parameter for each case, with its name as id; those that are not named are nightly.
+    """Return a parameter for each case, with its name as id; cases not in `names` are nightly.
 
-    A case is a tuple of arguments or the one argument; of names alone, each is its own argument.
+    A case is a tuple of arguments, or a single argument. If `cases` is only names, each name is its own argument.
     """
     table = cases if isinstance(cases, Mapping) else {name: name for name in cases}
     assert set(names) <= set(table), names
@@ -91,18 +91,18 @@ def _nightly_unless(is_pushed: bool) -> list[pytest.MarkDecorator]:
 
 
 def group_of(nodeid: str) -> str:
-    """Return the group of a test, whose tests one worker runs in their order."""
+    """Return the group of a test; one worker runs a group's tests in order."""
     file = nodeid.partition("::")[0]
     return next((group for start, group in GROUPS.items() if file.startswith(start)), file)
 
 
 def needs_machines(nodeid: str) -> bool:
-    """Return whether a test is one of `make test-machines`, and not of `make test`."""
+    """Return whether a test belongs to `make test-machines` and not to `make test`."""
     return nodeid.startswith(MACHINES) and not nodeid.startswith(EVERYWHERE)
 
 
 def in_order(tests: Sequence[tuple[str, bool]]) -> list[str]:
-    """Return the ids of tests, given with whether each is slow, in the order in which groups are handed out."""
+    """Return the ids in the order in which groups are handed out; `tests` are pairs (id, whether it is slow)."""
     slow = Counter(group_of(nodeid) for nodeid, is_slow in tests if is_slow)
     groups: dict[str, list[str]] = {}
     for nodeid, _ in tests:
@@ -119,12 +119,11 @@ def in_order(tests: Sequence[tuple[str, bool]]) -> list[str]:
 
 
 def session_number() -> int:
-    """Return the process id of the session that this process is, or is a worker of."""
+    """Return the process id of this process's test session."""
     return int(os.environ.setdefault(SESSION, str(os.getpid())))
 
 
 def reorder(items: list[pytest.Item]) -> None:
-    """Put collected tests into that order."""
     by_id = {item.nodeid: item for item in items}
     items[:] = [by_id[nodeid] for nodeid in in_order([(i.nodeid, _is_slow(i)) for i in items])]
 

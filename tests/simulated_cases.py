@@ -13,11 +13,11 @@ from noether.physics.cases.prepare import PreparedCases, prepare_cases
 from noether.physics.cases.survey import survey_folder
 
 LAYOUTS = {"+x+z": np.eye(3), "-y+z": np.array([[0, 1, 0], [-1, 0, 0], [0, 0, 1.0]])}
-"""Turns a vector of wind +x and up +z into one of a wind along -y, up +z."""
+"""Matrices that turn a vector for wind +x and up +z into one for the named wind and up."""
 
 
 def body(length: float, level: int = 4) -> pyvista.PolyData:
-    """The surface of a box of quadrilaterals on the ground, wound outwards, with pressure and shear at cells."""
+    """Return a box on the ground as outward quadrilaterals, with pressure and shear at cells."""
     box = pyvista.Box((0, length, -0.2, 0.2, 0.1, 0.4), level=level)
     centres = box.cell_centers().points
     box.cell_data["p"] = 100 - 300 * centres[:, 0] / length + 20 * centres[:, 2]
@@ -26,7 +26,7 @@ def body(length: float, level: int = 4) -> pyvista.PolyData:
 
 
 def air(length: float, cells: int = 8) -> pyvista.UnstructuredGrid:
-    """Hexahedra around the body with velocity and temperature at cells."""
+    """Return hexahedra around the body with velocity and temperature at cells."""
     lines = (np.linspace(-1, 2 + length, cells + 3), np.linspace(-1, 1, cells), np.linspace(0, 1, cells - 2))
     grid = pyvista.RectilinearGrid(*lines).cast_to_structured_grid().cast_to_unstructured_grid()
     centres = grid.cell_centers().points
@@ -106,11 +106,11 @@ split: {test: 0.2, validation: 0.2, seed: 1}
 
 
 def drafted(root: Path, workers: int = 1) -> tuple[str, CaseMap]:
-    """The draft of a folder's map, as a text and read."""
+    """Return the draft of a folder's map, as text and parsed."""
     text = draft_map(survey_folder(root, workers=workers))
     return text, parse_map(text, "m")
 
 
 def prepare(root: Path, out: Path, text: str = MAP, *, workers: int = 1, skip_broken: bool = False) -> PreparedCases:
-    """Prepare a folder by the text of a map, in one process."""
+    """Prepare a folder by the text of a map, in one process by default."""
     return prepare_cases(root, out, text, "m", workers=workers, skip_broken=skip_broken)

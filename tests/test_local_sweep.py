@@ -1,4 +1,4 @@
-"""`noether train -m`: every run in a process of its own, and what they have in common at the end."""
+"""`noether train -m` runs each combination in its own process and compares the runs at the end."""
 
 import io
 import json
@@ -29,7 +29,7 @@ def test_runs_that_differ_by_seed_alone_are_one_group() -> None:
         swept("2", "model=b", "seed=1"): {"error": 5.0, "other": 1.0},
     }
     summary = summarise(results)
-    # Of the sample: with n in place of n - 1 two runs would look 1.4 times more alike than they are.
+    # The sample deviation: with n in place of n - 1, two runs would look 1.4 times more alike than they are.
     assert summary["model=a"]["error"] == {"mean": 2.0, "std": pytest.approx(2**0.5), "n": 2}
     assert summary["model=b"]["error"] == {"mean": 5.0, "std": None, "n": 1}
 

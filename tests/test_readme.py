@@ -1,4 +1,4 @@
-"""Every command in README and docs does what it says, and what `make train` ends with can be typed as it stands."""
+"""Every command in README and docs works, and the commands that `make train` prints can be typed unchanged."""
 
 import json
 import os
@@ -22,12 +22,12 @@ PAGES = {
     "README.md": 10, "docs/launchers.md": 3, "docs/tasks.md": 15, "docs/troubleshooting.md": 3,
     "docs/tutorial.md": 10, "docs/own-classes.md": 2,
 }  # fmt: skip
-"""Each page whose commands need only this machine, with the least number of them."""
+"""The pages whose commands need only this machine, each with the minimum number of commands."""
 
 
 @pytest.fixture
 def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
-    """A user's folder, with `noether` on the PATH."""
+    """Return a user's folder, and an environment with `noether` on the PATH."""
     folder = tmp_path_factory.mktemp("user")
     return folder, make_workplace(folder, environ)
 
@@ -36,7 +36,7 @@ def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("page", "least"), PAGES.items())
 def test_the_documented_commands_run(page: str, least: int, workplace) -> None:
-    """In the order of the page, in one folder: a later command goes on from what an earlier one left."""
+    """Run in the page's order, in one folder: a later command continues from the files of an earlier one."""
     folder, environ = workplace
     lines = commands(REPOSITORY / page, "noether", "python")
     assert len(lines) >= least
@@ -68,7 +68,7 @@ def test_links_lead_to_files(page: str) -> None:
 @pytest.mark.parametrize(
     ("more", "predictor", "error_ratio", "r2", "samples"),
     [
-        # What each must reach: the surface pressure's error relative to a trivial predictor's, and R² of the lift.
+        # Targets: the surface pressure's error relative to a trivial predictor's, and R² of the lift.
         pytest.param("+experiment/ellipsoid=quick", "mean_field", 0.6, 0.6, 30, id="a-minute-of-it"),
         pytest.param("", "nearest_shape", 0.5, 0.95, 100, id="as-the-readme-says", marks=pytest.mark.nightly),
     ],
@@ -86,7 +86,7 @@ def test_make_train_reaches_what_the_readme_promises(more, predictor, error_rati
 
 
 def test_the_end_of_make_train_is_three_commands_that_can_be_typed(environ, tmp_path: Path) -> None:
-    """In a checkout whose .venv is ready; the training itself is only planned, by ARGS."""
+    """Run in a checkout whose .venv is ready; ARGS reduces the training to a plan."""
     (tmp_path / "packages" / "slurm-lint").mkdir(parents=True)
     for name in ("Makefile", "constraints.txt", "pyproject.toml", "packages/slurm-lint/pyproject.toml"):
         (tmp_path / name).write_text((REPOSITORY / name).read_text())
@@ -97,7 +97,7 @@ def test_the_end_of_make_train_is_three_commands_that_can_be_typed(environ, tmp_
     bare = os.pathsep.join(part for part in parts if Path(sys.prefix) not in Path(part).parents)
     (tmp_path / ".venv/bin/activate").write_text('PATH="$PWD/.venv/bin:$PATH"; export PATH\n')
     (tmp_path / ".venv/.ready").touch()
-    # Below another make (`make test`) it would say which folder it enters.
+    # Below another make (`make test`), make would print the folder that it enters.
     variables = {name: value for name, value in environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     variables["PATH"] = bare
     done = run_to_end(["make", "train", "ARGS=--help"], variables, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""What the workflows promise of runners, each other, the Makefile and registries; and how workers share the tests."""
+"""Check the workflows against runners, each other, the Makefile and registries, and how workers share the tests."""
 
 import os
 import re
@@ -20,7 +20,7 @@ WORKFLOWS = {
 
 
 def awaited(jobs: dict[str, Any], name: str) -> set[str]:
-    """Return every job that one waits for."""
+    """Return every job that the named job waits for, directly or not."""
     needs = jobs[name].get("needs", [])
     direct = {needs} if isinstance(needs, str) else set(needs)
     return direct.union(*(awaited(jobs, each) for each in direct))
@@ -76,9 +76,9 @@ MAKE = (
 
 
 def as_runner(job: dict[str, Any]) -> list[str]:
-    """Return the words that make of root what runs a job: root of a container, or a user without capabilities.
+    """Return the command prefix that turns root into the job's user: a container's root, or an unprivileged user.
 
-    That user may read what is root's, where root can grant it: a checkout and a Python are a runner's own.
+    That user may read root's files if root can grant it, because a runner owns its checkout and its Python.
     """
     if "--privileged" in str(job.get("container")):
         return []
@@ -92,17 +92,17 @@ def as_runner(job: dict[str, Any]) -> list[str]:
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Run a command as a job does, with further programs and variables; nothing is installed."""
+    """Return a function that runs a command as a job does, with more programs and variables; nothing is installed."""
 
     def run(command: str, programs: dict[str, str], words: Sequence[str] = (), **variables: str) -> Any:
         lay(tmp_path / "bin", {name: f"#!/bin/sh\n{script}\n" for name, script in programs.items()})
         tmp_path.chmod(0o777)
         for path in (*(tmp_path / "bin").iterdir(), *tmp_path.parents):
-            if path.stat().st_mode & 0o111 != 0o111:  # The session and pytest keep their folders to their own user.
+            if path.stat().st_mode & 0o111 != 0o111:  # The session and pytest keep their folders private.
                 path.chmod(path.stat().st_mode | 0o111)
         path = f"{tmp_path}/bin:{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
         own = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "CI": "true", "GITHUB_ACTIONS": "true"}
-        # Never with the true make, which would install into this very environment.
+        # Never with the real make, which would install into this environment.
         script = f'[ "$(command -v make)" = "$HOME/bin/make" ] || exit 99; {command}'
         return run_to_end([*words, "bash", "-ec", script], {"PATH": path, **own, **variables}, limit_s=300)
 
@@ -130,9 +130,9 @@ def test_what_needs_a_machine_runs_every_night_and_nothing_is_required_by_ci_alo
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_no_job_fails_for_what_its_runner_lacks(name: str, runner) -> None:
-    """Run its commands as far as each test's fixtures, which decide; what is skipped is printed (`pytest -s`).
+    """Run the job's commands up to each test's fixtures, which decide; skipped tests are printed (`pytest -s`).
 
-    In a container, those tests that decide by capabilities. A privileged one would start a cluster, and collects alone.
+    A container runs only tests that decide by capabilities. A privileged job would start a cluster: only collect it.
     """
     job, failed = JOBS[name], []
     if os.geteuid() and "container" in job:
@@ -150,6 +150,6 @@ def test_no_job_fails_for_what_its_runner_lacks(name: str, runner) -> None:
         shown = re.findall(r"^(?:SKIPPED|ERROR|FAILED) .*", done.stdout, re.MULTILINE)
         print(f"\n{name}: {step['run']}: {done.stdout.splitlines()[-1:]}", *shown, sep="\n")
         assert done.returncode == 0 or (shown and done.returncode != 99), done.stdout + done.stderr
-        # This machine may lack what that runner has: an engine, a GPU.
+        # This machine may lack something that the runner has: an engine, a GPU.
         failed += [line for line in shown if not re.search("^SKIPPED|DockerException|NOETHER_REQUIRE_GPU", line)]
     assert not failed

@@ -1,4 +1,4 @@
-"""Real users of a group, whom root becomes: what they may read and write is the kernel's answer."""
+"""Real users of a group, whom root becomes, so that the kernel decides what they may read and write."""
 
 import os
 import sys
@@ -6,12 +6,12 @@ import tempfile
 from pathlib import Path
 
 USERS, GROUP = (61001, 61002), 61000
-"""Numbers that nobody has an entry for; each user is also the only one of a group of the same number."""
+"""User and group ids without entries; each user is also alone in a group of the same id."""
 _OPENED = "NOETHER_TEST_MOUNTS_OPENED"
 
 
 def become(user: int, mask: int) -> None:
-    """This process is the user's from now on, and has nothing of root left."""
+    """Turn this process into the user, and drop all of root's rights."""
     os.setgroups([GROUP])
     os.setgid(user)
     os.setuid(user)
@@ -21,9 +21,9 @@ def become(user: int, mask: int) -> None:
 
 
 def in_open_mounts(*needed: Path) -> None:
-    """Start this program again in mounts of its own, in which every user can reach Python and `needed`.
+    """Restart this program in its own mount namespace, in which every user can reach Python and `needed`.
 
-    Root's own folder, under which they may lie, is closed to others: over it comes a view of it that is open.
+    They may be in root's home folder, which is closed to other users: an open overlay is mounted over it.
     """
     used = (*needed, Path(sys.prefix), Path(os.path.realpath(sys.executable)))
     closed = [str(folder) for path in used for folder in reversed(path.parents) if not folder.stat().st_mode & 0o001]

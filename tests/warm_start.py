@@ -1,10 +1,9 @@
-"""Starts `noether` from a process that has imported torch, so that hundreds of tests need not import it again.
+"""Start `noether` by forking a process that has imported torch, so that hundreds of tests need not import it again.
 
-A start is a fork of that process: interpreter and imports are shared, and everything after them is as of
-`python -m noether`: arguments, folder, environment, exit code. The product's own fork server does the same for ranks,
-and is itself a fork here.
-Started in the ordinary way are a few commands, those whose variables say how Python or torch is loaded, and every test
-with a scheduler, a launcher, an image, or the fixture `start`.
+A command is a fork of that process. It shares interpreter and imports; arguments, folder, environment and exit code are
+those of `python -m noether`. The product's own fork server, which does the same for ranks, is a fork here too.
+Some commands start in the ordinary way: those in COLD, those with variables that configure how Python or torch is
+loaded, and all tests with a scheduler, a launcher, an image, or the fixture `start`.
 """
 
 import contextlib
@@ -41,14 +40,14 @@ MODULES = (
 
 
 class WarmStart:
-    """The client's side: one server for a session of tests."""
+    """The client of one server, for a session of tests."""
 
     def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
         self._address = str(folder / "warm")
         # As `noether train` sets them before torch is loaded.
         own = {"GOMP_SPINCOUNT": "10000", "TORCH_CPP_LOG_LEVEL": "ERROR"}
         command = [sys.executable, str(Path(__file__).resolve()), self._address]
-        # It ends when its stdin does: with this process, however that ends.
+        # The server exits when its stdin closes, which happens however this process ends.
         self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**environ, **own})
         if self._server.stdout.readline() != b"ready\n":
             raise RuntimeError("the process that tests start from could not import torch")
@@ -65,8 +64,8 @@ class WarmStart:
         """Run `noether ARGUMENTS` to its end, as subprocess.run does.
 
         Raises:
-            TimeoutExpired: it took longer, and was killed. Its note is what it had said, with rank 0's stack; the other
-                ranks' are in their logs.
+            TimeoutExpired: it took longer, and was killed. The note holds its output with rank 0's stack; the stacks of
+                other ranks are in their logs.
         """
         with socket.socket(socket.AF_UNIX) as line, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             line.connect(self._address)
@@ -87,12 +86,11 @@ class WarmStart:
             return subprocess.CompletedProcess(list(arguments), code, _text(out), _text(err))
 
     def end(self) -> None:
-        """End the server."""
         self._server.communicate(timeout=60)
 
 
 def _abort(pid: int) -> None:
-    """End a command and all that it started; Python's fault handler writes the stacks of what it is enabled in."""
+    """Abort a command and all that it started; processes with Python's fault handler enabled write their stacks."""
     started = [entry.pid for entry in living_descendants(pid)]
     for process in (*reversed(started), pid):
         with contextlib.suppress(ProcessLookupError):
@@ -109,7 +107,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 def serve(address: str) -> None:
-    """Fork for each request a keeper, and it the process that runs the command; return in that process alone."""
+    """Fork a keeper for each request; the keeper forks the command's process, in which alone this returns."""
     gc.disable()
     for name in MODULES:
         importlib.import_module(name)
@@ -135,9 +133,9 @@ def serve(address: str) -> None:
 
 
 def _fork_server(executable: str, arguments: Sequence[str], passed: Sequence[int]) -> int:
-    """Start multiprocessing's fork server by a fork; everything else as `spawnv_passfds`, which this stands for.
+    """Fork multiprocessing's fork server; pass all other programs to the original `spawnv_passfds`.
 
-    As in a new program, no signal has a handler, and no file is open but the standard ones and those passed.
+    As in a new program, no signal has a handler, and only the standard files and those passed are open.
     """
     if not arguments[-1].startswith("from multiprocessing.forkserver import main;"):
         return SPAWN(executable, arguments, passed)
@@ -151,7 +149,7 @@ def _fork_server(executable: str, arguments: Sequence[str], passed: Sequence[int
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
-        gc.collect()  # What is collected later must not close a file by a number that has come to mean another.
+        gc.collect()  # A file collected later would close a number that has been reused.
         edges = sorted({2, *passed, os.sysconf("SC_OPEN_MAX")})
         for low, high in itertools.pairwise(edges):
             os.closerange(low + 1, high)
@@ -160,7 +158,7 @@ def _fork_server(executable: str, arguments: Sequence[str], passed: Sequence[int
 
 
 def _keep(line: socket.socket) -> None:
-    """Start the command and tell its number and its exit code; return in the process that runs it."""
+    """Start the command; send its pid and its exit code. Return only in the process that runs it."""
     _, (out, err), _, _ = socket.recv_fds(line, 1, 2)
     lines = line.makefile("rw")
     request = json.loads(lines.readline())
@@ -183,7 +181,7 @@ def _keep(line: socket.socket) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     multiprocessing.util.spawnv_passfds = _fork_server
-    # As `python -m` in that folder has it.
+    # As `python -m` sets it in that folder.
     own = os.environ.get("PYTHONPATH", "")
     sys.path[:1] = [request["cwd"], *filter(None, own.split(os.pathsep))]
     sys.argv = ["noether", *request["arguments"]]

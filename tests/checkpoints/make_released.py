@@ -1,9 +1,9 @@
-"""Makes the fixture of a release: a tiny run with its checkpoint, its export, and what both predict.
+"""Make the fixture of a release: a tiny run with its checkpoint, its export, and the predictions of both.
 
     python -m tests.checkpoints.make_released
 
-Writes tests/checkpoints/released/VERSION, for the version of this checkout: once for each release, before its tag. A
-fixture that is there is never made anew, but for one that was not released yet (--again).
+Writes tests/checkpoints/released/VERSION for this checkout's version: once for each release, before its tag. An
+existing fixture is replaced only with --again, which is for versions not yet released.
 """
 
 import json
@@ -30,8 +30,8 @@ KEPT = ("config.yaml", "result.json", "checkpoints")
 
 
 def inputs(export: ExportedModel) -> dict[str, torch.Tensor]:
-    """Return fixed positions for each argument of an export: 8 where any number fits."""
-    # Without a random number: its generator could change.
+    """Return fixed positions for each argument of an export: 8 for a dimension of any size."""
+    # Without random numbers, since their generator could change.
     given = {}
     for place, (name, shape) in enumerate(export.inputs.items()):
         sizes = [8 if size < 0 else size for size in shape]
@@ -41,7 +41,7 @@ def inputs(export: ExportedModel) -> dict[str, torch.Tensor]:
 
 
 def without_paths(program: Path) -> None:
-    """Remove this machine's folders from the names of source files that an exported program holds."""
+    """Remove this machine's folders from the names of source files in an exported program."""
     here = f"{Path(__file__).resolve().parents[2]}/".encode()
     with zipfile.ZipFile(program) as old:
         parts = [(part.filename, old.read(part).replace(here, b"")) for part in old.infolist()]
@@ -51,7 +51,6 @@ def without_paths(program: Path) -> None:
 
 
 def main() -> None:
-    """Make the fixture of this version."""
     target = HERE / __version__
     if target.exists() and "--again" not in sys.argv:
         sys.exit(f"{target} is there already; --again replaces one that was not released yet")

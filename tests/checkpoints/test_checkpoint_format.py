@@ -117,7 +117,7 @@ def test_a_better_checkpoint_that_is_gone_is_named(metric, named, tmp_path) -> N
 
 
 def forged(folder: Path, **changes) -> CheckpointFolder:
-    """A checkpoint whose digests are right, and whose content is not what a run writes."""
+    """Write a checkpoint with correct digests but content that no run writes."""
     checkpoint = write(folder, 1)
     meta = json.loads((checkpoint.path / "meta.json").read_text()) | changes
     meta["meta_sha256"] = checkpoint_format._meta_digest(meta)
@@ -126,7 +126,7 @@ def forged(folder: Path, **changes) -> CheckpointFolder:
 
 
 class Scaling(Task):
-    """A task of another day, whose scaling has more to it."""
+    """A task of a different version, with other keys in its scaling."""
 
     def __init__(self, *fitted: str) -> None:
         self.known = {"scaling": {"pressure": {key: [1.0] for key in fitted}}} if fitted else {}
@@ -152,7 +152,7 @@ OTHERWISE = {
 
 @pytest.mark.parametrize(("fitted", "saved", "seen"), OTHERWISE.values(), ids=OTHERWISE)
 def test_statistics_of_another_program_are_no_damage(fitted, saved, seen: str, tmp_path) -> None:
-    """It was called damaged, with a command as the way out that called it verified."""
+    """Regression: the checkpoint was called damaged, and the suggested command then called it verified."""
     state = json.dumps({"scaling": {"pressure": saved}}).encode()
     checkpoint = write_checkpoint(tmp_path / "run/checkpoints", 2, {"task.json": [state]}, META)
     assert checkpoint.damage() is None
@@ -174,7 +174,7 @@ def test_a_forged_checkpoint_is_a_damaged_one(changes, tmp_path) -> None:
 
 def test_pruning_keeps_the_newest_and_the_best_and_clears_leftovers(tmp_path) -> None:
     for updates, metric in ((1, 0.9), (2, 0.1), (4, 0.5), (4, 0.4), (5, None)):
-        written = write(tmp_path, updates, metric, content=str(metric))  # The fourth in the place of the third.
+        written = write(tmp_path, updates, metric, content=str(metric))  # The fourth checkpoint replaces the third.
         assert ((written.path / "model.bin").read_text(), written.damage()) == (str(metric), None)
     (tmp_path / ".update-000000009.77.partial").mkdir()
     prune_checkpoints(tmp_path, keep=2)

@@ -1,4 +1,4 @@
-"""`noether checkpoints` says what there is and whether it is intact, and removes nothing that is needed."""
+"""`noether checkpoints` lists checkpoints and their damage, and removes none that is needed."""
 
 import errno
 import json
@@ -14,7 +14,7 @@ from noether.runs.folder import RunFolder
 from tests.refusal import refusal
 from tests.saved import META
 
-# Update, metric: the second is the best.
+# (update, metric): the second is the best.
 SAVED = ((1, 0.9), (2, 0.1), (3, 0.5), (4, 0.4), (5, None))
 
 
@@ -43,7 +43,7 @@ def test_each_is_told_with_its_place_and_what_it_is(folder) -> None:
 
 @pytest.mark.parametrize("damaged", [(), (2,), (2, 4), (1, 2, 3, 4)])
 def test_the_best_is_the_one_that_is_evaluated(damaged, folder) -> None:
-    """Of those without a metric too."""
+    """This also holds if only checkpoints without a metric are intact."""
     damage(folder, *damaged)
     best = [row.update for row in describe_checkpoints(folder, verify=True) if row.best]
     assert best == [selected_checkpoint(folder.checkpoints, lambda text: None).updates]
@@ -85,7 +85,7 @@ def test_a_dry_run_removes_nothing_and_yes_does(folder, noether) -> None:
 
 
 def test_where_none_can_be_removed_the_disk_is_named(folder, monkeypatch) -> None:
-    """It was a traceback."""
+    """Regression: the error ended in a traceback."""
 
     def refuse(self, path) -> None:
         raise OSError(errno.EROFS, "Read-only file system", str(path))

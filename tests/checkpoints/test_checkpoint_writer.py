@@ -1,4 +1,4 @@
-"""Checkpoints behind the loop's back: what was copied is what is written, and a disk that refuses is told of."""
+"""Checkpoints written in the background: the copied state is written, and a failing disk is reported."""
 
 import threading
 import time
@@ -51,7 +51,7 @@ def snapshot(updates: int, size: int = 1000) -> Snapshot:
 
 
 class Disk:
-    """What may be forbidden at the moment of the rename, as a disk or a fence does it."""
+    """Raises queued errors at the moment of the rename, as a failing disk or a lost lease would."""
 
     def __init__(self) -> None:
         self.failures: list[Exception] = []
@@ -127,7 +127,7 @@ def test_a_writer_that_was_shut_out_says_so_and_writes_nothing(writer, disk) -> 
 def test_a_closed_writer_holds_no_tensors_that_its_thread_would_free_at_the_end_of_the_process(writer) -> None:
     freed = threading.Event()
     last = snapshot(1)
-    # Slow, so that a thread that is not waited for is still at it.
+    # Slow, so that an abandoned thread would still be writing.
     weakref.finalize(last.tensors["w.safetensors"]["w"], lambda: (time.sleep(0.3), freed.set()))
     writer.start(last)
     del last

@@ -1,4 +1,4 @@
-"""Resumed on other numbers of ranks, a run sees the samples that it would have seen, in the same order."""
+"""Resumed on other numbers of ranks, a run sees the same samples in the same order."""
 
 import json
 from pathlib import Path
@@ -10,14 +10,13 @@ from learned import difference, weights
 from noether.runs.folder import RunFolder
 
 OWN = REPOSITORY / "tests" / "faults" / "own"
-# A constant rate: the parts are runs of other lengths.
+# A constant rate, because the parts have different lengths.
 PROOF = ("trainer.precision=float64", "optimizer=sgd", "schedule=constant", "model.dropout=0.0", "resume=auto")
 
 
 def global_batches(folder: Path, ranks: int) -> list[list[int]]:
-    """The samples of each update over all ranks, in the order of the ranks."""
-    # The first sample is tried; from three ranks on, two passes over the first batch settle DDP's buckets before the
-    # first update.
+    """Return the samples of each update over all ranks, in the order of the ranks."""
+    # Skip the trial of the first sample, and above two ranks also the two passes that settle DDP's buckets.
     passes = 3 if ranks > 2 else 1
     shares = [(folder / str(rank)).read_text().splitlines()[passes:] for rank in range(ranks)]
     shares[0].pop()  # At the end, rank 0 counts the operations of one more pass.
@@ -38,7 +37,7 @@ def test_two_then_one_then_four_ranks_go_on_with_the_next_unseen_sample(noether,
         return global_batches(record, ranks)
 
     whole = train("whole", 1, 13)
-    # 4, 9 and 13 of epochs of 6 updates: each part begins in mid-epoch.
+    # Updates 4 and 9 are inside epochs of 6 updates: each part begins mid-epoch.
     parts = train("parts", 2, 4) + train("parts", 1, 9) + train("parts", 4, 13)
     assert len(whole) == 13
     assert parts == whole

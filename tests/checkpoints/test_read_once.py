@@ -1,4 +1,4 @@
-"""A checkpoint is read whole and hashed once on each host, whoever chooses, checks and loads it."""
+"""A checkpoint is read and hashed once on each host, whichever code chooses, checks and loads it."""
 
 import pickle
 from collections import Counter
@@ -23,7 +23,7 @@ hashlib.file_digest = counted
 
 @pytest.mark.slow
 def test_each_file_is_hashed_once_by_a_resume_an_evaluation_and_weights_to_begin_with(train, noether, tmp_path) -> None:
-    """By all processes of a command together, two ranks among them; an evaluation used to hash some three times."""
+    """Counted over all processes of a command and both ranks; an evaluation used to hash some files three times."""
     common = ("devices=2", "trainer.evaluate_every=null", "schedule=constant")
     checkpoint = list_checkpoints(train("run", *common, "trainer.max_updates=4").checkpoints)[-1]
     (tmp_path / "sitecustomize.py").write_text(COUNTING)
@@ -36,7 +36,7 @@ def test_each_file_is_hashed_once_by_a_resume_an_evaluation_and_weights_to_begin
         ("train", f"resume={run}", "trainer.max_updates=6"),
     ):
         log.unlink(missing_ok=True)
-        # PYTHONNOUSERSITE: of a fresh process, which imports sitecustomize.
+        # PYTHONNOUSERSITE forces a fresh process, which imports sitecustomize.
         noether(*words, PYTHONPATH=str(tmp_path), PYTHONNOUSERSITE="1", HASHED=str(log), code=0)
         hashed = Counter(Path(line) for line in log.read_text().splitlines())
         ours = {path.name: count for path, count in hashed.items() if path.parent == checkpoint.path}
@@ -58,7 +58,6 @@ def test_what_was_verified_is_known_in_another_process_and_read_again_where_it_h
         path.write_bytes(content[::-1])
     path.write_bytes(content)
     assert there.damage() is None, "as it was written, if by another"
-    # On another host the same copy is read again.
     monkeypatch.setattr("noether.common.safe_open.boot_id", lambda: "another host")
     path.write_bytes(content[::-1])
     assert there.damage() is not None

@@ -1,4 +1,4 @@
-"""A disk that stalls: training goes on, at most one checkpoint is on its way, and the best one stays what it says."""
+"""On a stalled disk, training continues, at most one checkpoint is in flight, and the best one is never skipped."""
 
 import json
 import threading
@@ -20,7 +20,7 @@ from tests.saved import META
 
 
 class Scene:
-    """A saver of one rank, and its disk: `hold` stalls it between a checkpoint's last flush and its rename."""
+    """A saver of one rank and its disk: clearing `hold` stalls it between a checkpoint's last flush and its rename."""
 
     def __init__(self, folder: Path) -> None:
         self.hold, self.refuse, self.warnings = threading.Event(), False, []
@@ -37,12 +37,10 @@ class Scene:
             raise OSError(28, "No space left on device")
 
     def save(self, update: int, metric: float | None = None, *, leaving: bool = False) -> None:
-        """What the loop does at a boundary."""
         self.state.progress.updates = update
         self.saver.save(self.state, metric, leaving=leaving)
 
     def settle(self) -> None:
-        """Until nothing is being written."""
         assert self.writer.wait(60)
 
     @property
@@ -85,7 +83,7 @@ def progress_in(checkpoint) -> dict:
 
 @pytest.mark.parametrize(("metric", "leaving"), [(0.3, False), (None, True)], ids=["best", "last"])
 def test_the_best_and_the_last_wait_for_a_stalled_disk_and_say_so(scene, metric, leaving) -> None:
-    """How fast the disk is does not decide which weights are selected."""
+    """The disk's speed must not affect which weights are selected."""
     scene.save(10, 0.9)
     scene.settle()
     scene.hold.clear()
@@ -102,7 +100,7 @@ def test_the_best_and_the_last_wait_for_a_stalled_disk_and_say_so(scene, metric,
 
 
 def test_a_best_one_that_the_disk_refused_is_not_the_one_to_beat(scene) -> None:
-    """Else the next best, of all that are kept, would be a row in the history without weights."""
+    """Otherwise update 30, the best that can be kept, would only be a row in the history without weights."""
     scene.save(10, 0.9)
     scene.settle()
     scene.refuse = True

@@ -1,4 +1,4 @@
-"""Where a run starts: in a folder that a failed start has left, and never over what an earlier one has made."""
+"""A run starts in the folder of a failed start, but never overwrites what an earlier one has made."""
 
 import shlex
 
@@ -44,7 +44,7 @@ def test_a_start_that_failed_in_its_first_batch_does_not_keep_its_name(folder) -
 
 @pytest.mark.parametrize("made", ["rows", "checkpoint", "result", "leader"])
 def test_a_run_that_has_made_something_is_not_overwritten(made, folder) -> None:
-    """Without its config.yaml too."""
+    """This holds even without the run's config.yaml."""
     if made == "rows":
         folder.metrics.write_text(rows_text([ROW]))
     elif made == "checkpoint":
@@ -97,7 +97,7 @@ def test_best_and_latest_name_a_checkpoint_of_a_run(word: str, update: int, whol
 
 @pytest.mark.parametrize("resume", ["auto", "latest", "{}", "{}/checkpoints/update-000000002"])
 def test_only_the_run_itself_reads_its_checkpoints_whole(resume: str, folder) -> None:
-    """A sweep and a job's login node start runs that do so."""
+    """Sweeps and login nodes only start runs, which read the checkpoints themselves."""
     words = (f"output_path={folder.path.parent}", "run_id=run", f"resume={resume.format(folder.path)}")
     config = load_config(words, TINY)
     meta = META | {"config": config.model_dump(mode="json")}
@@ -110,7 +110,7 @@ def test_only_the_run_itself_reads_its_checkpoints_whole(resume: str, folder) ->
 
 
 def test_a_run_that_cannot_be_written_goes_on_in_a_copy(folder, monkeypatch) -> None:
-    """Another output_path was advised: the run went on in its own folder, or began anew in the other."""
+    """Regression: the advice was another output_path; with it, the run resumed in its own folder or began anew."""
     checked = []
     monkeypatch.setattr(RunFolder, "check_writable", lambda self, elsewhere: checked.append(elsewhere))
     ResumeTarget(folder, None, 0).check_writable()
@@ -137,7 +137,7 @@ def test_without_the_checkpoints_that_the_history_tells_of_a_run_is_not_begun_an
         start(folder, "resume=auto")
     folder.metrics.write_text(rows_text([ROW]))
     assert start(folder, "resume=auto").checkpoint is None, "it was killed before its first checkpoint"
-    with refusal("nothing-saved-yet") as refused:  # No checkpoint is damaged.
+    with refusal("nothing-saved-yet") as refused:  # Another code, since no checkpoint is damaged.
         start(folder, f"resume={folder.path}")
     hp, config, *words = shlex.split(refused.value.fix.partition("   ")[0])
     assert (hp, find_target(load_config(words, config)).folder) == ("--hp", folder)

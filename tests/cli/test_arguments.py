@@ -1,4 +1,4 @@
-"""Words become one command by Fire; nothing runs before every word has its place."""
+"""Fire parses the words of a command; nothing runs before every word has its place."""
 
 import functools
 import inspect
@@ -125,7 +125,7 @@ WRONG = {
 
 @pytest.fixture
 def called(monkeypatch) -> list[str]:
-    """The names of the commands that were called; each keeps its signature and does nothing."""
+    """Replace all commands with ones of the same signature that do nothing; return the names of those called."""
     names: list[str] = []
 
     def watched(name, command):
@@ -167,7 +167,7 @@ def test_every_word_is_handed_over_unchanged(monkeypatch, capsys) -> None:
         return 0
 
     monkeypatch.setitem(COMMANDS, "train", train)
-    # Where an earlier test has imported torch, main leaves by os._exit: it would end pytest, with 0.
+    # If an earlier test has imported torch, main leaves by os._exit, which would end pytest with 0.
     monkeypatch.setattr(entry, "_leave", sys.exit)
     nasty = ("a=1e-3", "b=0,1", "c={d: e}", "f=[1,2]", "g='$HOME `x` \"q\"'", "~h", "+i=None", "j=--k", "-", "", "True")
     with pytest.raises(SystemExit) as left:
@@ -211,7 +211,7 @@ def test_help_describes_every_word_and_flag(verb: str) -> None:
 
 
 def test_help_on_a_terminal_needs_no_pager(environ) -> None:
-    """Fire shows it on stderr through $PAGER."""
+    """By default, Fire shows help on stderr through $PAGER."""
     own = {**environ, "PAGER": "false", "TERM": "dumb", "PYTHONPATH": str(REPOSITORY)}
     code, said = converse([sys.executable, "-m", "noether", "report", "--help"], "", own)
     assert (code, "noether report - Write a run's report.html again" in said) == (0, True), said
@@ -247,7 +247,7 @@ def test_any_words_are_bound_or_refused(words, called) -> None:
 @MANY
 @given(data=strategies.data())
 def test_what_is_bound_is_what_was_typed(data) -> None:
-    """Every word, flag and setting of a right line, in any order and form, has its place."""
+    """Every word, flag and setting of a valid line has its place, in any order and form."""
     verb = data.draw(strategies.sampled_from([*verbs()]))
     command = verbs()[verb]
     variadic = [name for name, one in inspect.signature(command).parameters.items() if one.kind is one.VAR_POSITIONAL]
@@ -255,7 +255,7 @@ def test_what_is_bound_is_what_was_typed(data) -> None:
     words = needed + [f"k{place}=1" for place in range(data.draw(strategies.integers(0, 3)) if variadic else 0)]
     flags, parts, settings_typed = {}, [[word] for word in words], []
     for name, kind in flags_of(command).items():
-        if name == "module":  # What follows it is the module's.
+        if name == "module":  # The words after it belong to the module.
             continue
         form = data.draw(strategies.sampled_from(["", f"--{name}", f"--{name.replace('_', '-')}"]))
         if form and kind is bool:

@@ -67,11 +67,11 @@ LIGHT = {
               "cancel runs/none", "train acelerator=cpu",
               "train devices=2 accelerator=cpu trainer.effective_batch_size=63"],
 }  # fmt: skip
-"""Packages, and the lines whose answers need none of them."""
+"""Packages, and the command lines that must not import them."""
 
 
 def test_answers_that_need_no_torch_never_import_it(environ) -> None:
-    """All in one process, one after another; nor do those that need no settings import what reads them."""
+    """All lines run in one process; those without settings must not import the modules that read them."""
     script = (
         "import sys\nfrom noether.cli import main\n"
         f"for packages, line in [(packages, line) for packages, lines in {LIGHT!r}.items() for line in lines]:\n"
@@ -128,7 +128,7 @@ FORBIDDEN = {
 def test_what_this_user_may_not_enter_is_named_without_a_traceback(arguments, environ, tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
-    # Root enters everywhere, unless it gives its capabilities up.
+    # Root may enter any folder unless it gives up its capabilities.
     plain = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
     words = [argument.format(closed=closed) for argument in arguments]
     done = run_to_end([*plain, sys.executable, "-m", "noether", *words], environ)
@@ -202,7 +202,7 @@ IN_CODE_OF_OTHERS = {
 
 @pytest.mark.parametrize(("name", "text", "number"), IN_CODE_OF_OTHERS.values(), ids=IN_CODE_OF_OTHERS)
 def test_a_signal_that_comes_in_the_code_of_others_leaves_as_itself(name, text, number, tmp_path, monkeypatch) -> None:
-    """It was taken for a module that cannot be imported, or for a mesh that cannot be read."""
+    """Regression: the signal was reported as a module that cannot be imported, or a mesh that cannot be read."""
     lay(tmp_path, {name: text})
     monkeypatch.chdir(tmp_path)
     for reader in ("meshio.read", "noether.physics.cases.mesh_blocks._opened_by_vtk"):
@@ -216,7 +216,7 @@ def test_a_signal_that_comes_in_the_code_of_others_leaves_as_itself(name, text, 
 
 @pytest.mark.slow
 def test_a_command_that_used_torch_leaves_without_waiting_for_its_threads() -> None:
-    """Threads of a group that was never left abort or hang the interpreter's shutdown, and the exit code is lost."""
+    """The threads of an open process group would abort or hang the interpreter's exit, and lose the exit code."""
     thread = "threading.Thread(target=time.sleep, args=(60,)).start()"
     imports = "import threading, time, torch\nfrom noether.cli.entry import _leave\n"
     code = f"{imports}{thread}; print('said', end=''); _leave(2)"

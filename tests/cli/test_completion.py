@@ -1,4 +1,4 @@
-"""Completion: what each word may become, in the shells themselves, with nothing but the standard library."""
+"""Completion: the candidates for each word, in the shells themselves, with only the standard library."""
 
 import re
 import sys
@@ -66,7 +66,7 @@ def test_only_the_standard_library_is_imported(environ) -> None:
         "roots = {name.partition('.')[0] for name in sys.modules}\n"
         "print(sorted(roots - set(sys.stdlib_module_names) - {'noether', '__main__'}), file=sys.stderr)"
     )
-    # Without site: path files of other packages import what they like.
+    # -S, because path files of other packages may import any module.
     done = run_to_end([sys.executable, "-S", "-c", script], {**environ, "PYTHONPATH": str(REPOSITORY)}, limit_s=60)
     assert "trainer.max_epochs=" in done.stdout
     assert done.stderr == "[]\n"
@@ -79,7 +79,7 @@ def test_an_unknown_shell_is_answered(noether) -> None:
 
 @pytest.fixture
 def on_path(folder: Path, environ: dict[str, str]) -> dict[str, str]:
-    """An environment with `noether` on the PATH."""
+    """Return an environment with `noether` on the PATH."""
     program = folder / ".bin" / "noether"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m noether "$@"\n')
@@ -99,7 +99,7 @@ TYPED = {
     ),
     "blank": ("noether predict x --mesh tw", "noether predict x --mesh two\\ words.vtu ", "two words.vtu"),
 }
-"""What is typed before Tab, what the line then is, and the word as fish lists it."""
+"""The text typed before Tab, the line afterwards, and the word as fish lists it."""
 START = {
     "bash": (["--norc", "--noprofile", "-i"], "source <(noether completion bash)\n"),
     "zsh": (["-f", "-i"], "bindkey -e; autoload -U compinit; compinit -D -u; source <(noether completion zsh)\n"),
@@ -109,12 +109,12 @@ START = {
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", START)
 def test_a_shell_completes_what_is_typed(shell: str, on_path: dict[str, str], folder: Path) -> None:
-    """Tab after each line; then the line is put into quotes and printed, to see it as the shell has it."""
+    """Press Tab after each line; then quote and print the line, to see how the shell has completed it."""
     arguments, setup = START[shell]
     lines = [f"{typed}\t\x01print -r -- '<\x05>'\n" if shell == "zsh" else f"{typed}\t\x01printf '%s\\n' '<\x05>'\n"
              for typed, _, _ in TYPED.values()]  # fmt: skip
     _, said = converse([find_program(shell, shell), *arguments], setup + "".join(lines) + "exit\n", on_path)
-    # zsh takes the blank after a word back when the line is moved over.
+    # zsh removes the space after a word when the cursor moves over the line.
     expected = [whole.rstrip() if shell == "zsh" else whole for _, whole, _ in TYPED.values()]
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r", "", said)
     assert re.findall(r"\n<([^>\n]*)>", shown) == expected, said

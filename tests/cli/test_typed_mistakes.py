@@ -1,6 +1,6 @@
-"""What a newcomer types wrongly, the fix that each answer shows, and that fix typed.
+"""A newcomer's typing mistakes, the fix that each answer shows, and the result of typing that fix.
 
-`train` goes as far as its plan, a model's commands as far as the process that would load the model, and `report` as far
+`train` runs as far as its plan, a model's commands as far as the process that would load the model, and `report` as far
 as its page.
 """
 
@@ -24,7 +24,7 @@ from noether.config.sweep import expand_sweep
 from noether.jobs.job import describe_job
 
 KINDS: dict[str, dict[str, list[str]]] = {}
-"""By the heads of typed.txt, the lines that are typed with their fixes; ~ ends those that have to be filled in."""
+"""By heading of typed.txt: the lines to type, each with its fixes; a final ~ marks a fix with a placeholder."""
 for row in Path(__file__).with_name("typed.txt").read_text().splitlines():
     if re.match(r"# .*[.]$", row):
         typed = KINDS.setdefault(row, {})
@@ -48,7 +48,7 @@ def flat(peak, updates):
 
 
 def run_line(words: Sequence[str]) -> None:
-    """Run a command line; `train` as far as its plan, which refuses the same. RequestError: it is refused."""
+    """Run a command line; `train` only makes its plan, which has the same refusals. RequestError: it is refused."""
     if "--help" in words or words[0] == "ls":
         return
     if words and words[0] in ("train", "submit"):
@@ -72,12 +72,12 @@ def refused(words: Sequence[str]) -> RequestError:
 
 
 def shown_fix(error: RequestError) -> str:
-    """Return what is to be typed: the first fix, without the remark that follows six spaces."""
+    """Return the first fix, without the remark that follows six spaces."""
     return re.split(r" {6}|\n", error.fix)[0]
 
 
 def with_fix(words: Sequence[str], error: RequestError) -> list[str]:
-    """Return the command line after a user did what the first fix says."""
+    """Return the command line of a user who has followed the first fix."""
     fix = shown_fix(error)
     leave = re.fullmatch(r"leave (.+) out", fix)
     if leave:
@@ -88,18 +88,18 @@ def with_fix(words: Sequence[str], error: RequestError) -> list[str]:
         return typed[1:]
     if typed[0] == "sbatch":
         return ["lint", *typed[1:]]
-    if typed[0] in ("mv", "python"):  # Another suffix, or another format.
+    if typed[0] in ("mv", "python"):  # It renames or converts the file.
         subprocess.run(fix.replace("python", sys.executable, 1), shell=True, check=True)
         return [re.sub(r"\.(toml|json)$", ".yaml", word) for word in words]
-    if ": {" in fix:  # The file's own line.
+    if ": {" in fix:  # It is the new content of the file.
         Path(words[-1]).write_text(fix)
         return list(words)
     named = error.summary.split(" is not a run")[0]
-    if len(typed) == 1 and named in words:  # Another path in its place.
+    if len(typed) == 1 and named in words:  # It is a path to use instead.
         return [typed[0] if word == named else word for word in words]
     if typed[0] == "ls":
         return typed
-    if typed[0] == "--hp" or error.code == "no-configuration-file":  # In the place of the one that was typed.
+    if typed[0] == "--hp" or error.code == "no-configuration-file":  # It replaces the file that was typed.
         words = _without(words, lambda word: _key(word) == "hp")
         words = [word for word in words if not word.endswith((".yaml", ".yml"))]
     seen = [error.seen.split(" (")[0], *shlex.split(error.seen.replace("'", "").split(" (")[0])]
@@ -111,7 +111,7 @@ def with_fix(words: Sequence[str], error: RequestError) -> list[str]:
 
 
 def _without(words: Sequence[str], is_gone) -> list[str]:
-    """The words but those; with a flag goes its value."""
+    """Return the words for which `is_gone` is false; a removed flag takes its value with it."""
     kept, queue = [], list(words[1:])
     while queue:
         word = queue.pop(0)
@@ -137,7 +137,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def trained(train_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the runs `cars` and `one`."""
+    """Return a folder with the runs `cars` and `one`."""
     run = train_in(tmp_path_factory.mktemp("typed") / "runs", "cars").path
     shutil.copytree(run, run.with_name("one"))
     return run.parent.parent
@@ -145,7 +145,7 @@ def trained(train_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def workspace(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the runs, in which nothing is started."""
+    """Change to the folder of the runs, with functions that would start work replaced; return the folder."""
     monkeypatch.chdir(trained)
     monkeypatch.syspath_prepend(trained)
     for place in ("training.evaluate_command", "physics.export.command", "physics.predict.shape_request"):

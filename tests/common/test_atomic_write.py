@@ -1,4 +1,4 @@
-"""Files that are written whole or grow by whole records, what takes them away while they are open, and strict JSON."""
+"""Files are written atomically or grow by whole records, even if removed while open; JSON has no NaN."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What reaches a terminal: nothing that controls it, whoever chose it; one whose reader leaves, and a full log."""
+"""The console shows no control characters of any text, and survives a closed pipe and a disk that refuses the log."""
 
 import errno
 import io

@@ -1,4 +1,4 @@
-"""How many CPUs a process may use, and how many threads each rank gets."""
+"""The number of CPUs that a process may use, and of threads for each rank."""
 
 import os
 import threading

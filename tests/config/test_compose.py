@@ -1,4 +1,4 @@
-"""What was asked for is composed as Hydra does it, or refused with the line to change."""
+"""Settings are composed as Hydra does it, or refused with the line to change."""
 
 import os
 from itertools import pairwise
@@ -141,9 +141,9 @@ def test_the_documented_configurations_are_found_from_anywhere(tmp_path: Path, m
             load_config(hp=absent)
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "train.yaml").write_text("defaults: [/train_shapenet, _self_]\n")
-    assert load_config(hp="configs/train.yaml").dataset.kind == "shapenet_car"  # one's own comes first
+    assert load_config(hp="configs/train.yaml").dataset.kind == "shapenet_car"  # the user's file comes first
     (tmp_path / "configs" / "train.yaml").write_text("defaults: [/train, _self_]\nseed: 9\n")
-    assert load_config(hp="configs/train.yaml").seed == 9  # and may name ours
+    assert load_config(hp="configs/train.yaml").seed == 9  # the user's file may include ours
 
 
 def test_a_missing_file_names_its_nearest_neighbour(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_missing_file_names_its_nearest_neighbour(tmp_path: Path) -> None:
 def test_every_option_of_every_group_composes(path: Path) -> None:
     group = path.parent.relative_to(configs_folder())
     prefix = "+" if group.parts[0] == "experiment" else ""
-    # A data set, a model and a task of classes are composed with the other two.
+    # The classification data set, model and task compose only together.
     of_classes = {"dataset": "mnist", "model": "convnet", "task": "classification"}
     beside = [f"{name}={option}" for name, option in of_classes.items() if path.stem in of_classes.values()]
     load_config([*(beside if not prefix else []), f"{prefix}{group}={path.stem}"])

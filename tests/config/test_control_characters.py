@@ -1,4 +1,4 @@
-"""A setting cannot leave the line of the script or the row that it is written into."""
+"""A setting with control characters cannot break out of its line in a script or its row in a table."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Files and their `defaults` lists are composed as Hydra composes them, and what it would not say is said."""
+"""Files and their `defaults` lists are composed as by Hydra; mistakes that Hydra ignores are reported."""
 
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ LISTS = {
 
 @pytest.fixture
 def mine(tmp_path: Path):
-    """Write a file of settings beside groups of its own; return what it and the words compose to, by dotted name."""
+    """Return a function that writes a settings file beside its own groups and composes it with more words."""
     lay(tmp_path, GROUPS)
 
     def composed(content: str, words: list[str] | None = None) -> dict[str, Any]:

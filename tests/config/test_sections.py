@@ -1,4 +1,4 @@
-"""What single sections take: times of ranks, lengths with a unit, and further options of sbatch."""
+"""The values that single sections accept: times of ranks, lengths with a unit, and further options of sbatch."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A sweep's lists of values become the runs that Hydra would make."""
+"""A sweep's lists of values become the same runs as with Hydra."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A model is asked at once or in chunks of points, by any loaders; one that cannot be asked so is refused in words."""
+"""Predictions at once and in chunks of points agree, with any loaders; models that cannot be chunked are refused."""
 
 from types import SimpleNamespace
 
@@ -45,7 +45,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 def test_no_metric_depends_on_chunks_workers_or_batches(way) -> None:
-    """That of the number of ranks is in tests/training/test_equivalence.py."""
+    """The number of ranks is tested in tests/training/test_equivalence.py."""
     torch.manual_seed(0)
     samples = cars(5)
     points = {"surface_pressure": "surface_points", "volume_velocity": "volume_points"}

@@ -1,4 +1,4 @@
-"""Mistakes in a user's own data set or model are answered in words before the first update."""
+"""Mistakes in a user's data set or model are reported with a message before the first update."""
 
 import random
 from contextlib import nullcontext
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 class Images:
-    """Ten images with their class; `as_` says in which form."""
+    """Ten images with their classes, in the form that `as_` names."""
 
     def __init__(self, split: str, root: object, as_: str = "tensors") -> None:
         self.as_ = as_
@@ -53,7 +53,7 @@ class Images:
 
 
 class Stream(torch.utils.data.IterableDataset):
-    """Images one after another; `wrong` in some way."""
+    """Images one after another; `wrong` names a defect."""
 
     def __init__(self, split: str, root: object, wrong: str = "") -> None:
         self.split, self.wrong, self.readings = split, wrong, 0
@@ -75,7 +75,7 @@ class Sampled(Stream):
 
 
 def with_batches(**members: object) -> type[Images]:
-    """Images with more of what a DataLoader would be given."""
+    """Return a class of images with more members, such as those that a DataLoader accepts."""
     return type("Batches", (Images,), members)
 
 
@@ -104,7 +104,7 @@ Packed = with_batches(collate=lambda self, samples: {"image": torch.cat([sample[
 
 
 class Cars:
-    """Points with a pressure and a velocity; `wrong` is what one of them lacks."""
+    """Points with a pressure and a velocity; `wrong` names a missing key or another defect."""
 
     def __init__(self, split: str, root: object, wrong: str = "") -> None:
         self.wrong = wrong
@@ -129,7 +129,7 @@ class Cars:
 
 
 class OneTensor(nn.Module):
-    """An image model as most libraries have it: a tensor in, a tensor out."""
+    """An image model as in most libraries: a tensor in, a tensor out."""
 
     def __init__(self, classes: int = 3) -> None:
         super().__init__()
@@ -155,12 +155,12 @@ class OnlyLoss(Task):
 
 
 def other(base: type[Task] = OnlyLoss, **members: object) -> type[Task]:
-    """A task that differs from another in these members."""
+    """Return a subclass of a task with these members."""
     return type("Other", (base,), members)
 
 
 def scored_by(score) -> type[Task]:
-    """A task with an accuracy beside its loss, made of the predictions."""
+    """Return a task with an accuracy beside its loss, computed from the predictions."""
     return other(metrics=lambda self, p, batch: {**OnlyLoss.metrics(self, p, batch), "accuracy": score(p["logits"])})
 
 
@@ -170,13 +170,13 @@ DetachedLoss = other(loss=lambda self, predictions, batch: predictions["logits"]
 WithoutLoss = other(metrics=lambda self, predictions, batch: {"accuracy": predictions["logits"].mean(dim=1)})
 ScalarMetric, FloatMetric = scored_by(lambda logits: logits.mean()), scored_by(lambda logits: 0.5)
 BatchMetric = scored_by(lambda logits: logits.mean().reshape(1))
-"""One number for a batch, which passes for that of each sample where there is one."""
+"""One number per batch, which for a batch of one sample looks like one per sample."""
 SqueezedMetric = other(metrics=lambda self, p, batch: {"loss": p["logits"].square().mean(dim=1).squeeze()})
-"""Right of several samples alone."""
+"""Correct only for several samples."""
 
 
 class Forgetful(OnlyLoss):
-    """Fits what its `state` does not return."""
+    """A task that fits a value which its `state` does not return."""
 
     mean = 0.0
 
@@ -256,7 +256,7 @@ MISTAKES = {
 
 
 def start(overrides: list[str], world_size: int = 1) -> bool | None:
-    """Everything that a rank does before its first update but for the process group; whether samples are compared."""
+    """Do what a rank does before its first update, without a process group; return whether samples are compared."""
     config = load_config(overrides)
     trainer, precision = config.trainer, Precision("float32", "cpu")
     with code_granted(config.own_code()):
@@ -372,7 +372,7 @@ def test_a_task_that_only_has_a_loss_is_scored_by_it() -> None:
 
 
 def by_loss(score, **members: object) -> type[Task]:
-    """A task whose loss is this function of the logits (B, 3) and the batch."""
+    """Return a task whose loss is a function of the logits (B, 3) and the batch."""
     return other(loss=lambda self, predictions, batch: score(predictions["logits"], batch), **members)
 
 
@@ -405,7 +405,7 @@ Contrast, Declared = by_loss(lambda logits, _: between(logits)), by_loss(lambda 
 Denied = by_loss(lambda logits, _: between(logits), compares_samples=False)
 Weighted = by_loss(lambda x, batch: (x.mean(1) * (batch["label"] + 1)).sum() / (batch["label"] + 1).sum())
 OfSeveral = by_loss(lambda logits, _: logits.view(len(logits) // 2, 2, 3).diff(dim=1).square().mean())
-"""Of pairs; one sample alone raises an error."""
+"""A loss of pairs, which raises an error for a single sample."""
 Noisy = by_loss(lambda logits, _: (logits + torch.randn_like(logits)).square().mean())
 NoisyContrast = by_loss(lambda logits, _: between(logits + torch.randn_like(logits)))
 COMPARES = {

@@ -1,4 +1,4 @@
-"""How float32 is multiplied on GPUs, and memory that is full: answered with the setting to change. No GPU is needed."""
+"""The float32 precision on GPUs, and the settings advised when memory is full. No GPU is needed."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def test_the_setting_decides_on_a_gpu(wanted: bool) -> None:
     assert chosen.weights == torch.float32
     assert torch.backends.cuda.matmul.allow_tf32 is wanted
     assert torch.backends.cudnn.allow_tf32 is wanted
-    # Set through the newer interface, torch refuses this question, which its compiler asks.
+    # After use of the newer interface, torch would refuse this query, which its compiler makes.
     assert torch.get_float32_matmul_precision() == ("high" if wanted else "highest")
 
 

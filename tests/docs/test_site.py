@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning, and its generated pages are what the program says."""
+"""The documentation site builds without a warning, and its generated pages match the program."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ from processes import run_to_end
 
 @pytest.fixture(scope="module")
 def site(environ, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dead link, a missing anchor, or a page that no menu leads to is an error (mkdocs.yml)."""
+    """Build the site; a dead link, a missing anchor, or a page outside all menus is an error (mkdocs.yml)."""
     pytest.importorskip("mkdocs")
     folder = tmp_path_factory.mktemp("built") / "site"
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
@@ -28,7 +28,7 @@ def test_the_site_builds_without_a_warning(site: Path) -> None:
 
 
 def test_the_pages_open_as_files_and_can_be_searched(browser, site: Path) -> None:
-    """From the disk, in a browser that may not use the network: links lead to pages, and a word is found in another."""
+    """From the disk, in an offline browser: links lead to pages, and the search finds a word of another page."""
     context = browser.new_context(offline=True)
     page, complaints = context.new_page(), []
     page.on("console", lambda message: complaints.append(message.text))

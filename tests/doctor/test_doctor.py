@@ -1,4 +1,4 @@
-"""`noether doctor` for real: alone, among ranks, and among what can be broken here. It always ends, and says why."""
+"""`noether doctor` alone, among ranks, and with anything that a test can break. It always ends, with the reason."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from sharing import in_every_push
 from torch.distributed import TCPStore
 
 LIMIT_S = 60
-"""The promise; the default of --timeout leaves room for a slow start."""
+"""The promised time limit; the default of --timeout leaves room for a slow start."""
 
 
 def by_check(report: dict) -> dict[str, dict]:
@@ -24,7 +24,7 @@ def by_check(report: dict) -> dict[str, dict]:
 
 
 def ranks_environ(rank: int, world: int, port: int, master: str = "127.0.0.1") -> dict[str, str]:
-    """What a launcher of single processes sets."""
+    """Return the variables that a launcher of single processes sets."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
     return {"MASTER_ADDR": master} | {name: str(number) for name, number in numbers.items()}
 
@@ -58,9 +58,9 @@ def test_a_broken_torch_is_one_finding_among_others(noether, tmp_path: Path) -> 
 
 
 def examined(environ, folder: Path, *words: str, store: int = 0) -> list[tuple[str, str]]:
-    """Return what ranks of one job say, on both streams, each given words of its own; the last starts first.
+    """Return both output streams of the ranks of one job, each with its own word; the last rank starts first.
 
-    `store` is the port of a store that is served already, as torchrun's agent does; 0: there is none.
+    `store`: the port of a store that already runs, as torchrun's agent has it; 0: none.
     """
     port = store or free_port()
     elastic = {"TORCHELASTIC_RUN_ID": "a job", **({"TORCHELASTIC_USE_AGENT_STORE": "True"} if store else {})}
@@ -87,7 +87,7 @@ def test_ranks_take_part_and_rank_0_alone_speaks(environ, tmp_path: Path) -> Non
     for name in ("peers", "store", "gloo", "bandwidth", "host names", "agreement"):
         assert found[name]["level"] == "ok", found[name]
     assert found["peers"]["seen"].startswith("all 3 ranks")
-    # Ranks that see the same are one finding; the room on a disk may change while they look.
+    # Ranks with equal findings share one; the free space on a disk may differ between them.
     looked = [rank for finding in report["findings"] if finding["check"] == "output" for rank in finding["ranks"]]
     assert sorted(looked) == [0, 1, 2]
 
@@ -176,7 +176,7 @@ def test_an_occupied_port_is_named_on_both_sides(noether) -> None:
         assert f"port {port} is taken by another program" in found["port"]["seen"]
         assert found["port"]["fix"] == "unset MASTER_PORT"
         assert found["store"]["seen"] == "the ranks have not met"
-        # This program takes the connection and says nothing.
+        # This program accepts the connection and never answers.
         rank_1 = noether("doctor", "accelerator=cpu", "--timeout", "20", **ranks_environ(1, 2, port))
         assert f"port {port}: the program there does not answer as noether does" in " ".join(rank_1.err.split())
 
@@ -200,7 +200,7 @@ def test_a_refused_process_that_is_not_the_first_says_its_own_problems_alone(noe
 
 @pytest.mark.slow
 def test_what_hangs_before_any_check_is_ended(environ, tmp_path: Path) -> None:
-    """As a configuration does that lies on a dead file system."""
+    """The hang simulates a configuration on an unresponsive file system."""
     script = (
         "import time; from noether.checkpoints import run_settings; from noether.doctor.examine import doctor_here; "
         "run_settings.load_run_config = lambda *words: time.sleep(600); doctor_here((), None, 5, False)"

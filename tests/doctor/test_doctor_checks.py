@@ -1,4 +1,4 @@
-"""What the doctor says of a host, its GPUs and networks, of hosts together, and of the chain between their ranks."""
+"""The doctor's findings on a host, its GPUs and networks, on several hosts, and on the chain between their ranks."""
 
 import socket
 from dataclasses import replace
@@ -98,7 +98,7 @@ def fabric(found: Fabric, **environ: str) -> Diagnosis:
 
 
 def gpu(reports: tuple[tuple[str, int], ...] | None = (), **changed) -> Diagnosis:
-    """`reports`: the kernel's log."""
+    """Return the finding on one GPU whose health is changed; `reports`: the kernel's log."""
     return gpus(GpuHealth(0, **{**WELL, **changed}), reports=reports)
 
 
@@ -108,7 +108,7 @@ def gpus(*found: GpuHealth, reports: tuple[tuple[str, int], ...] | None = ()) ->
 
 
 CASES: dict[str, tuple[Diagnosis, str, str]] = {
-    # name: the finding, its level, words of its seen or fix
+    # name: the finding, its level, words that its `seen` or `fix` must contain
     "shm-docker-default": (shm(64 * MIB, "docker"), "error", "docker run --shm-size=8g …      (or --ipc=host)"),
     "shm-docker-default-and-nothing-uses-it": (shm(64 * MIB, "docker", 1), "skipped", "two or more GPUs"),
     "shm-small": (shm(512 * MIB), "warning", "mount -o remount,size=8g /dev/shm"),
@@ -326,7 +326,7 @@ STEPS = ("store", "gloo", "nccl", "bandwidth")
 
 
 def chain(broken: str = "", how: dict[int, str] | None = None, gpus: int = 0, silent: int = -1) -> dict[str, Diagnosis]:
-    """What is said of three ranks of which some break a step; those that say "no answer" were late."""
+    """Return the findings on three ranks: those in `how` fail at step `broken`, and rank `silent` never answers."""
     told = []
     for rank in range(3):
         done = STEPS[: STEPS.index(broken)] if broken and rank in (how or {}) else STEPS
@@ -351,7 +351,7 @@ def test_a_whole_chain() -> None:
 def test_what_lies_behind_a_broken_link_is_skipped_with_the_reason(broken: str) -> None:
     found = chain(broken, {0: "no answer within 8 s", 2: "refused", 1: "no answer within 8 s"}, 3)
     assert found[broken].level == "error"
-    # The cause before its echoes.
+    # The cause before its consequences.
     assert found[broken].seen == "rank 2: refused; ranks 0, 1: no answer within 8 s"
     assert found["bandwidth"].seen == f"{broken} failed"
     assert found["bandwidth"].level == "skipped"
@@ -370,11 +370,11 @@ def test_each_ill_gpu_is_named() -> None:
 
 
 class NotSupported(Exception):
-    """Stands for NVML's error."""
+    """NVML's error for an unsupported query."""
 
 
 class Table:
-    """Stands for pynvml and its driver, which is not to be had here: a hot GPU, and one that tells nothing."""
+    """A fake of pynvml and its driver with two GPUs: a hot one, and one that supports no query."""
 
     NVMLError = NotSupported
 
@@ -404,7 +404,7 @@ class Table:
             raise NotSupported(name)
 
         if name == "nvmlDeviceGetCurrentClocksEventReasons":
-            raise AttributeError(name)  # A library of before it had this name.
+            raise AttributeError(name)  # An older library lacks this name.
         return answer
 
 

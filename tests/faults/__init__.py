@@ -1,1 +1,0 @@
-"""What breaks runs on purpose, and shows that nothing is lost."""

@@ -1,10 +1,10 @@
-"""Changes the data of a run before it is resumed.
+"""Change the data of a run before it is resumed.
 
     python -m tests.faults.changed --cases 150 [--first 0] [--record FILE]
 
-A case is a run that is killed; then its data are changed. The next start must refuse them by the code of the change, go
-on with them under `accept_changes` where they are whole, and with the data put back end bit for bit as the undisturbed
-run.
+In each case, a run is killed; then its data are changed. The next start must be refused with the code of that change.
+With `accept_changes` it must continue if the data are intact. With the original data it must end bit for bit as the
+undisturbed run.
 """
 
 import random
@@ -27,7 +27,7 @@ TESTS = OWN.parents[1]
 
 
 class DataRoom(Room):
-    """Runs on data of one kind, which every case takes a fresh copy of."""
+    """Runs on data of one kind; every case starts with a fresh copy of the data."""
 
     def __init__(self, folder: Path, kind: str) -> None:
         folder.mkdir()
@@ -38,7 +38,7 @@ class DataRoom(Room):
         self.calm: Undisturbed = self.undisturbed(1)
 
     def _write(self) -> tuple[tuple[str, ...], Path]:
-        """Write the data; return what their runs are asked for, and the settings of these."""
+        """Write the data; return the runs' further overrides and their settings file."""
         tiny = TESTS / "tiny.yaml"
         if self.kind == "own":
             write_lines(self.intact)
@@ -53,7 +53,7 @@ class DataRoom(Room):
         source = self.intact.with_name("source")
         log, environ = source.with_name("prepare.log"), {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(source)}
 
-        def write() -> None:  # VTK starts threads, which a process that forks must not have.
+        def write() -> None:  # VTK starts threads, and a process that forks must not have any.
             from simulated_cases import MAP, write_cases
 
             write_cases(source, 6)
@@ -74,7 +74,7 @@ class DataRoom(Room):
         shutil.copytree(self.intact, self.data)
 
     def train(self, name: str, **changes) -> tuple[int | None, str]:
-        """Start a run; return its exit code, and the code of its refusal, or all that it said."""
+        """Start a run; return its exit code, and the code of its refusal or else its whole output."""
         log = self.log(name)
         log.unlink(missing_ok=True)
         code = ended(victim.start(self.config_of(name, **changes), log, self.environ), LIMIT_S)
@@ -82,7 +82,7 @@ class DataRoom(Room):
         return code, refusal_of(said) if code == 2 else said
 
     def run_case(self, way: str, rng: random.Random) -> tuple[str, list[str]]:
-        """Kill a run, change its data, and resume it; return what was done, and what went wrong."""
+        """Kill a run, change its data, and resume it; return a description and a list of failures."""
         change, name, wrong = DATA[self.kind][way], "case", []
         for folder in (self.run_folder(name), self.run_folder("accepted")):
             shutil.rmtree(folder.path, ignore_errors=True)
@@ -91,7 +91,7 @@ class DataRoom(Room):
         saved = newest_update(self.run_folder(name).checkpoints)
         change.make(self.data)
         story = f"{self.kind}: {way}: killed at operation {operation}, saved at update {saved}"
-        if saved:  # Else the next start is the first, which may train on whatever is whole.
+        if saved:  # Else the next start is the first, which may train on any intact data.
             found = self.train(name)
             if found != (2, change.code):
                 wrong.append(f"expected {change.code}, found {found}")
@@ -109,13 +109,13 @@ class DataRoom(Room):
 
 
 def refusal_of(said: str) -> str:
-    """Return the code of a refusal, which ends a line that is not indented; all that was said where there is none."""
+    """Return the code of a refusal, which ends an unindented line; if there is none, the whole output."""
     codes = re.findall(r"^\S.*\[([a-z0-9-]+)\]$", said, re.MULTILINE)
     return codes[-1] if codes and NO_TRACEBACK not in said else said
 
 
 class Scene:
-    """The rooms, each made when its first case comes."""
+    """The rooms, each created for its first case."""
 
     def __init__(self, folder: Path) -> None:
         import noether.training.start  # noqa: F401

@@ -1,11 +1,11 @@
-"""Damages every file of a run folder in every way, and runs the commands on what is left.
+"""Damage every file of a run folder in every way, and run the commands on the result.
 
     python -m tests.faults.damage --cases 1500 [--first 0] [--record FILE] [--only "copied|doubled"]
 
-A case is one file or folder of a run, one way to damage it, and the commands of its stage: a run that was killed in the
-middle, one that was stopped with everything saved, one that is done. It fails where a command ends in a traceback, or
-where the damage makes a difference that nobody is told of: other weights, other rows of the history, other metrics.
-With --record, each case that is done adds a line to FILE, and a later call goes on after the last one.
+A case is one file or folder of a run, one way to damage it, and the commands of its stage: a run killed midway, one
+stopped after saving everything, or a finished one. The case fails if a command ends in a traceback, or if the damage
+silently changes the weights, the history's rows or the metrics. With --record, each finished case adds a line to FILE,
+and a later call continues after the last one.
 """
 
 import json
@@ -53,7 +53,7 @@ def _insert(piece: bytes) -> Callable[[bytes, random.Random], bytes]:
 
 
 def _line(text: str) -> Callable[[bytes, random.Random], bytes]:
-    """Another line in place of one of the file's."""
+    """Return a function that replaces a random line with `text`."""
 
     def replace(content: bytes, rng: random.Random) -> bytes:
         lines = content.split(b"\n")
@@ -64,7 +64,7 @@ def _line(text: str) -> Callable[[bytes, random.Random], bytes]:
 
 
 def _lines(change: Callable[[list[bytes], int, int], object]) -> Callable[[bytes, random.Random], bytes]:
-    """Changes the list of a file's lines at two drawn places."""
+    """Return a function that applies `change` to the list of lines and two random positions."""
 
     def act(content: bytes, rng: random.Random) -> bytes:
         lines = content.splitlines(keepends=True) or [b""]
@@ -79,7 +79,7 @@ def _exchange(lines: list[bytes], one: int, other: int) -> None:
 
 
 def _value(text: str) -> Callable[[bytes, random.Random], bytes]:
-    """Another value in place of one in the file, where it has any: `"key": VALUE` or `key: VALUE`."""
+    """Return a function that replaces one value of `"key": VALUE` or `key: VALUE`, or all of a file without values."""
 
     def replace(content: bytes, rng: random.Random) -> bytes:
         places = [i for i in range(len(content)) if content[i : i + 2] == b": "]
@@ -93,7 +93,7 @@ def _value(text: str) -> Callable[[bytes, random.Random], bytes]:
 
 
 def _instead(make: Callable[[Path], object]) -> Callable[[Path, random.Random], None]:
-    """Something else in the place of the file."""
+    """Return a function that removes the file and makes something else at its path."""
 
     def replace(path: Path, rng: random.Random) -> None:
         path.unlink()
@@ -156,8 +156,6 @@ def _another(path: Path, rng: random.Random) -> Path:
 
 
 class Case(NamedTuple):
-    """One damage."""
-
     stage: str
     file: str
     way: str
@@ -167,12 +165,12 @@ class Case(NamedTuple):
 
 
 class Scene(CalmRoom):
-    """A room with the stages of a run in it."""
+    """A room with a run in each stage."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "tracker.tensorboard=true")
         shutil.rmtree(self.run_folder("first").path)
-        provenance()  # Asks git, once.
+        provenance()  # Runs git only once.
         self.stages = {name: folder / f"stage-{name}" for name in ("killed", "stopped", "done")}
         shutil.copytree(folder / "calm-1", self.stages["done"])
         self.start("stage-killed", 1, Blow(0, operation=int(self.calm.operations * 0.6)))[0].wait(120)
@@ -180,7 +178,7 @@ class Scene(CalmRoom):
         self.evaluated = {name: self.metrics(stage)[1] for name, stage in self.stages.items()}
 
     def _stop(self, name: str) -> None:
-        """Stop a run with everything saved; it is fast, so that the first tries may come too late."""
+        """Stop a run after it saved everything; it is fast, so the first signals may come too late."""
         for _ in range(20):
             shutil.rmtree(self.folder / name, ignore_errors=True)
             if self._stop_once(name, self.run_folder(name)):
@@ -198,7 +196,7 @@ class Scene(CalmRoom):
         return victim.wait(60) == 75 and len(list_checkpoints(folder.checkpoints)) > 1
 
     def metrics(self, folder: Path) -> tuple[int, str, str]:
-        """Evaluate a run; return the exit code, the metrics, and all that was said."""
+        """Evaluate a run; return the exit code, the metrics, and the output."""
         code, said = self._run(["evaluate", str(folder), "--json", "--split", "validation"])
         try:
             metrics = json.dumps(json.loads(said[said.index("{\n") :])["metrics"])
@@ -216,7 +214,7 @@ class Scene(CalmRoom):
         return found
 
     def run_case(self, number: int, case: Case) -> list[str]:
-        """Damage a copy of the stage and run the commands; return what went wrong."""
+        """Damage a copy of the stage and run the commands; return a list of failures."""
         rng, before = random.Random(f"{number} {case}"), self.evaluated[case.stage]
         run = self.run_folder("case")
         shutil.rmtree(run.path, ignore_errors=True)
@@ -236,7 +234,7 @@ class Scene(CalmRoom):
             wrong.append(f"evaluate: other metrics, unsaid\n{said}")
         for words in (["status", "--output-path", str(self.folder)], ["checkpoints", str(run.path), "--verify"],
                       ["report", str(run.path)], ["logs", str(run.path)]):  # fmt: skip
-            # A page takes seconds to draw, and most damages are to files that it does not read.
+            # Drawing a page takes seconds, and most damage is in files that it does not read.
             if words[0] == "report" and number % 8 and not case.file.startswith(("evaluation", "result", "metrics")):
                 continue
             code, said = self._run(words)
@@ -246,7 +244,7 @@ class Scene(CalmRoom):
                 wrong.append(f"checkpoints --verify: it is not named\n{said}")
         log = self.log("case")
         log.unlink(missing_ok=True)
-        code = ended(self.start("case", 1)[0], LIMIT_S)  # Without the command line, which takes as long as the run.
+        code = ended(self.start("case", 1)[0], LIMIT_S)  # The command line would take as long as the run.
         said = log.read_text(errors="replace")
         self._judge("train", code, said, wrong)
         if "doubled" in case.way and case.file == "metrics.jsonl" and case.file not in said:

@@ -1,4 +1,4 @@
-"""What may become of the data of a run between two of its starts, by their kind, and the code that refuses each."""
+"""The changes that a run's data may undergo between two starts, by kind, each with the code that refuses it."""
 
 import shutil
 from collections.abc import Callable
@@ -17,7 +17,7 @@ OTHER_DATA = "resume-other-data"
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a folder of data: the code by which it is refused, and what it does."""
+    """A change of a data folder: the code that refuses it, and the function that makes it."""
 
     code: str
     make: Callable[[Path], object]
@@ -58,7 +58,7 @@ def _other_cars(**how: int) -> Callable[[Path], None]:
 
 
 def _metadata(change: Callable[[dict], object]) -> Change:
-    """dataset.json with something else in it, and with the digest of that."""
+    """Change the content of dataset.json, and update its digest to match."""
 
     def make(folder: Path) -> None:
         about = read_metadata(folder)
@@ -89,7 +89,7 @@ def _exchange_folders(folder: Path) -> None:
 
 
 def _exchange_cases(folder: Path) -> None:
-    """As prepared again, when the simulations of two cases had been mixed up."""
+    """Exchange two cases, as if prepared again after their simulations had been mixed up."""
     one, other = _first_cases(folder)
     _exchange_folders(folder)
 

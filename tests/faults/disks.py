@@ -1,10 +1,10 @@
-"""Makes the disk of a run refuse, with a library loaded before all others, and shows what the run does.
+"""Make the disk of a run fail, through a preloaded library, and show what the run does.
 
     python -m tests.faults.disks --cases 200 [--first 0] [--record FILE]
 
-A seed draws one kind of call (open, write, fsync, rename, unlink, mkdir, stat, or any of them), one error, and for
-which of these calls it lasts: one, some, or all to the end. The run ends well, or in words; and the same command, on a
-disk that is well again, ends with the SHA-256 of the undisturbed run's checkpoint and the same rows. Needs cc.
+A seed draws one kind of call (open, write, fsync, rename, unlink, mkdir, stat, or any of them), one error, and the
+calls that fail: one, some, or all to the end. The run must succeed or end with a message. The same command, once the
+disk works again, must end with the SHA-256 of the undisturbed run's checkpoint and the same rows. Needs cc.
 """
 
 import errno
@@ -29,7 +29,7 @@ ERRORS = (
 
 
 def build_shim(folder: Path) -> Path | None:
-    """Compile the library; return its path, or None where there is no compiler."""
+    """Compile the library; return its path, or None if there is no compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
@@ -40,10 +40,10 @@ def build_shim(folder: Path) -> Path | None:
 
 
 class Scene(CalmRoom):
-    """This process has the library loaded, which does nothing until it is told."""
+    """A room whose process has the library loaded; it does nothing until switched on."""
 
     def run_case(self, seed: int) -> tuple[str, list[str]]:
-        """Train on a disk that refuses, and then on one that does not; return what was done and what went wrong."""
+        """Train on a failing disk, then on a working one; return a description and a list of failures."""
         rng, name = random.Random(seed), f"disk-{seed}"
         call, number = rng.choice(CALLS), rng.choice(ERRORS)
         first = 1 + int(rng.random() ** 2 * (600 if call in ("any", "stat") else 120))
@@ -57,7 +57,7 @@ class Scene(CalmRoom):
         story = f"{call}: {errno.errorcode[number]} from call {first} to {span}: {refused}"
         if NO_TRACEBACK in said or refused not in (0, 1, 2):
             wrong.append("a traceback, or another end")
-        # state.json has the metric of the best checkpoint, which is another where the disk never took that one.
+        # state.json has the metric of the best checkpoint, which differs if the disk never accepted that checkpoint.
         untold = {"state.json"} if "and is dropped" in said else set()
         calm = {file: digest for file, digest in self.calm.hashes.items() if file not in untold}
         if refused == 0 and not calm.items() <= final_hashes(self.run_folder(name)).items():

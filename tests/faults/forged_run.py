@@ -1,4 +1,4 @@
-"""Runs and exports that a stranger has forged: settings that name code in every way, pipes and links for files."""
+"""Runs and exports forged by a stranger: settings that name code in every way, pipes and links instead of files."""
 
 import json
 import os
@@ -52,14 +52,14 @@ NAMES = (
 
 
 class ForgedRun(Subject):
-    """A run of somebody else's: whatever is in its settings, no code that they name is imported."""
+    """A run of another person: no code that its settings name may be imported."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         os.environ["XDG_STATE_HOME"] = str(folder / "state")
         sys.path.insert(0, str(folder))
         (folder / f"{EVIL}.py").write_text("class Model: pass\n")
-        # This user has a key, and has not signed what follows.
+        # This user has a key, but has not signed the code written below.
         mark_own(RunFolder(folder), validate({**self._settings(), "model": {"kind": "a.b"}}))
 
     @staticmethod
@@ -68,7 +68,7 @@ class ForgedRun(Subject):
 
     def run(self, rng: random.Random) -> None:
         try:
-            with redirect_stderr(StringIO()):  # What differs is told, line by line.
+            with redirect_stderr(StringIO()):  # The differences are printed there, line by line.
                 self._read(rng)
         finally:
             assert EVIL not in sys.modules, "a stranger's code was imported"

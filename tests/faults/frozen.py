@@ -1,11 +1,11 @@
-"""Freezes a start of a run while another trains, and lets it go on afterwards: what the other has made must stay.
+"""Freeze one attempt of a run while another trains, then thaw it: the other attempt's files must stay.
 
     python -m tests.faults.frozen --cases 100 [--first 0] [--record FILE]
 
-As on a node that the scheduler believes dead. The first start is stopped by SIGSTOP right after its n-th look at
-whether it may still write, or right before the n-th thing it does to the run folder; a start on another host then
-trains to the end; the first is let go. In the end the checkpoint has the SHA-256 of the undisturbed run's, the
-history the same rows, and the first start has ended in words.
+This happens on a node that the scheduler believes dead. SIGSTOP stops the first attempt right after its n-th check of
+whether it may still write, or right before its n-th operation on the run folder. A second attempt on another host
+trains to the end; then the first continues. In the end the checkpoint has the SHA-256 of the undisturbed run's, the
+history has the same rows, and the first attempt has ended with a message.
 """
 
 import os
@@ -30,7 +30,7 @@ from .victim import Operations, Victim, fork
 
 
 class Scene(CalmRoom):
-    """A room with an undisturbed run, and how many looks and operations it has."""
+    """A room with an undisturbed run, and its numbers of checks and operations."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -48,7 +48,7 @@ class Scene(CalmRoom):
         return fork(act, self.log(name), self.environ)
 
     def run_case(self, seed: int) -> tuple[str, list[str]]:
-        """Freeze one start and let another train; return what was done, and what went wrong."""
+        """Freeze one attempt and let another train; return a description and a list of failures."""
         rng, name = random.Random(seed), f"frozen-{seed}"
         if seed % 2:
             number = rng.randint(1, self.looks)
@@ -83,7 +83,7 @@ class Scene(CalmRoom):
         if any(checkpoint.damage() for checkpoint in list_checkpoints(folder.checkpoints)):
             wrong.append("a damaged checkpoint")
         holder = read_attempt(folder)
-        # One that was frozen before it looked at the folder is a third start, which finds the run complete.
+        # An attempt frozen before it read the folder acts as a third attempt: it finds the run complete.
         looked_later = older == 0 and "the run is already complete" in said
         if holder is None or (holder.host != "other" and not looked_later) or not parse_record(folder.result):
             wrong.append("the records are not the newer start's")
@@ -91,12 +91,12 @@ class Scene(CalmRoom):
 
 
 def freeze() -> None:
-    """Stop this process, until somebody lets it go on."""
+    """Stop this process until it receives SIGCONT."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def count_checks(then: Callable[[int], object]) -> None:
-    """Call `then` with its number after every look of this process at whether it may still write."""
+    """Call `then` with the number of each check of whether this process may still write, after that check."""
     check, lock, looks = Lease.check, threading.Lock(), [0]
 
     def counted(self: Lease) -> None:

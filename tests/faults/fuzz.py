@@ -1,9 +1,9 @@
-"""Feeds every reader of a file from elsewhere with mutated files: each is read, or refused in words.
+"""Feed every reader of foreign files with mutated files: each must be read, or refused with a message.
 
     python -m tests.faults.fuzz --cases 100000 [--only idx,yaml,packed,records,checkpoints,archives,forged] [--first 0]
 
-A case is the seed of one file, some mutations of it, and one call of the reader in this process. It fails where
-anything but a RequestError comes out, and where a reader takes longer than LIMIT_S.
+A case is the seed of one file, some mutations of it, and one call of the reader in this process. It fails if anything
+but a RequestError is raised, or if the reader takes longer than LIMIT_S.
 """
 
 import argparse
@@ -30,14 +30,14 @@ from .fuzz_subjects import Subject
 
 SUBJECTS: dict[str, type[Subject]] = {**READERS, "forged": ForgedRun}
 MOST = {"forged": 3000}
-"""Cases of a subject that takes longer: each copies a run."""
+"""The maximum number of cases of slow subjects: each case copies a run."""
 
 LIMIT_S = 10.0
 
 
 @contextmanager
 def limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in this thread after so long."""
+    """Raise TimeoutError in this thread after the given time."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"longer than {seconds:g} s")

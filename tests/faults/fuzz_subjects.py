@@ -1,4 +1,4 @@
-"""The readers that are fed with mutated files: the files each starts from, and the call."""
+"""The readers that are fed with mutated files: each with its original files and its call."""
 
 import gzip
 import io
@@ -18,7 +18,7 @@ PIECES = (
 
 
 def mutate(content: bytes, rng: random.Random) -> bytes:
-    """Return a file with some bytes changed, cut out, doubled or put in."""
+    """Return a file with some bytes changed, cut out, doubled or inserted."""
     changed = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
         at = rng.randint(0, len(changed))
@@ -40,19 +40,18 @@ def mutate(content: bytes, rng: random.Random) -> bytes:
 
 
 class Subject:
-    """One reader: the files it starts from, and the call."""
+    """One reader: its original files, and its call."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.path = folder / "file"
 
     def run(self, rng: random.Random) -> None:
-        """Read one mutated file."""
         raise NotImplementedError
 
 
 class Idx(Subject):
-    """MNIST's files, gzipped or not, and mutated before or after the compression."""
+    """MNIST's files, gzipped or not, mutated before or after compression."""
 
     def run(self, rng: random.Random) -> None:
         from noether.core.data.digits import read_idx
@@ -67,7 +66,7 @@ class Idx(Subject):
 
 
 class Yaml(Subject):
-    """Settings files, and some that are nested more deeply than anybody writes."""
+    """Settings files, some nested more deeply than any person writes."""
 
     def __init__(self, folder: Path) -> None:
         from noether.config.groups import configs_folder
@@ -103,7 +102,7 @@ class Packed(Subject):
 
         content = rng.choice(self.seeds)
         length = int.from_bytes(content[:8], "little")
-        if rng.random() < 0.7:  # The header, with its own length right.
+        if rng.random() < 0.7:  # Mutate the header and correct its length.
             header = mutate(content[8 : 8 + length], rng)
             content = len(header).to_bytes(8, "little") + header + content[8 + length :]
         else:
@@ -113,7 +112,7 @@ class Packed(Subject):
 
 
 class Records(Subject):
-    """The records of a run folder: none of them may raise anything."""
+    """The records of a run folder, which must be read without any error."""
 
     ROWS = (
         {"time": 1.5, "kind": "training", "update": 2, "epoch": 0.5, "samples": 8, "loss": 1.9, "device_use": 0.4},
@@ -135,7 +134,7 @@ class Records(Subject):
         write_record(self.run_folder.stopped, {"reason": "SIGTERM", "update": 4})
         write_record(self.run_folder.job, {"job": "12", "output": "/tmp/x"})
         self.run_folder.metrics.write_text(rows_text(self.ROWS))
-        # And as a person writes them: without digests, so that every change comes through.
+        # Also as a person writes them, without digests, so that every change takes effect.
         self.files = sorted(path for path in self.run_folder.path.iterdir() if path.is_file())
         self.seeds = {path: (path.read_bytes(), self._plain(path)) for path in self.files}
 
@@ -168,7 +167,7 @@ class Records(Subject):
 
 
 class Checkpoints(Subject):
-    """Forged checkpoints: their content is mutated, their digests are right. Read as a resume reads them."""
+    """Forged checkpoints with mutated content and right digests, read as a resume reads them."""
 
     def __init__(self, folder: Path) -> None:
         import torch
@@ -186,7 +185,7 @@ class Checkpoints(Subject):
         super().__init__(folder)
         self.group = one_rank()
         model = nn.Linear(2, 2)
-        optimizer = build_optimizer(AdamWConfig(), model)  # As a run has it: it says what state it needs.
+        optimizer = build_optimizer(AdamWConfig(), model)  # As in a run: the optimizer declares the state it needs.
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
         task = FieldsTask({"p": {"points": "surface_points"}}, -4.5, 10.5)

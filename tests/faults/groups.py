@@ -1,12 +1,12 @@
-"""Two users of a group go on with each other's runs, in a folder of the group: nobody is kept out by the other's files.
+"""Let two users of a group resume each other's runs in a group folder: file permissions must not lock either out.
 
     python -m tests.faults.groups --cases 40 [--first 0] [--record FILE]
 
-Needs root, which becomes each user in turn. The folder has mode 2770, as administrators set one up for a group. A run
-there is started two to four times, by one user and by the other in turn, and killed before an operation of its own on
-the run folder, or told to stop; between two starts the other user reads it by a command. The last start ends as if
-nothing had happened, and the group may read and write all that was made. In every fourth case the umask keeps the group
-from writing: the second user is refused in words, and nothing changes.
+Needs root, which becomes each user in turn. The folder has mode 2770, as administrators set up a folder for a group. A
+run there is started two to four times, by the two users in turn, and killed before one of its operations on the run
+folder, or told to stop. Between two starts, the other user reads the run by a command. The last start must end as if
+nothing had happened, and the group must be able to read and write every file. In every fourth case the umask denies
+the group writing: the second user must be refused with a message, and nothing may change.
 """
 
 import os
@@ -38,7 +38,7 @@ class GroupFolder(CalmRoom):
         self.group.mkdir()
         os.chown(self.group, -1, GROUP)
         self.group.chmod(0o2770)
-        for user in USERS:  # Homes of their own: caches are nobody else's.
+        for user in USERS:  # Separate home folders, because caches are private.
             home = folder / str(user)
             shutil.copytree(folder / "cache", home / "cache")
             for path in (home, *home.rglob("*")):
@@ -65,7 +65,7 @@ class GroupFolder(CalmRoom):
         )
 
     def run_case(self, seed: int) -> tuple[str, list[str]]:
-        """Has a run started in turn; returns what was done, and what went wrong."""
+        """Start a run by the users in turn; return a description and a list of failures."""
         rng, name, wrong = random.Random(seed), f"run-{seed}", []
         users, mask, story = rng.sample(USERS, 2), 0o022 if seed % 4 == 3 else 0o007, []
         for start in range(rng.randint(1, 3)):
@@ -89,7 +89,7 @@ class GroupFolder(CalmRoom):
         return "; ".join(story), [*wrong, *self._wrong(name, code, mask)]
 
     def _refused(self, other: int, name: str) -> list[str]:
-        """The second user's start, of a run that the umask keeps from the group."""
+        """Start a run as the second user although the umask closes it to the group; return a list of failures."""
         run = self.group / name
         if not run.exists():
             return []

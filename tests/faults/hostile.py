@@ -1,9 +1,9 @@
-"""Gives the readers of settings YAML without end, and the commands variables that no program should be given.
+"""Give endless YAML to the readers of settings, and hostile environment variables to the commands.
 
     python -m tests.faults.hostile --cases 400 [--first 0] [--record FILE]
 
-An even case is one text of YAML for one reader, which must read it or refuse it in words within LIMIT_S; an odd case is
-one command under some variables, which must end without a traceback.
+An even case is one YAML text for one reader, which must read it or refuse it with a message within LIMIT_S. An odd case
+is one command with some variables set, which must end without a traceback.
 """
 
 import os
@@ -25,7 +25,7 @@ from .series import harness
 
 
 def growing(first: str, pattern: str) -> Callable[[int], str]:
-    """A text whose every line names the one before it several times, which `pattern` has as {0}."""
+    """Return a function of a size: a text whose lines each name the previous line, {0} in `pattern`, several times."""
     return lambda size: (
         first + "".join(f"a{n}: " + pattern.format(f"a{n - 1}", f"a{n}") + "\n" for n in range(1, 8 + size))
     )
@@ -83,8 +83,6 @@ COMMANDS = (
 
 
 class Scene:
-    """A folder for the texts and the commands."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 

@@ -1,4 +1,4 @@
-"""Hosts of a test's own, as far as mounts, networks and names go, and runs of slow lines on them. Needs root."""
+"""Simulated hosts with separate mounts, networks and names, and runs of slow lines on them. Needs root."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ CARD = ("ip", "link", "add", "eth0", "type", "veth", "peer", "name")
 
 
 class Host:
-    """What is started here sees a name and `namespaces` of its own, such as --mount, and ends with the host."""
+    """A host: processes started here see its name and its `namespaces`, such as --mount, and end with it."""
 
     def __init__(self, name: str, environ: dict[str, str], *namespaces: str) -> None:
         self.namespaces, self.environ = ("--uts", *namespaces), environ
@@ -37,13 +37,13 @@ class Host:
         subprocess.run(self.inside(*command), check=True, timeout=30)
 
     def start(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
-        """Start a command, which is ended after the test."""
+        """Start a command; it is ended after the test."""
         with log.open("ab") as file:
             self.started.append(subprocess.Popen(command, env=self.environ, stdout=file, stderr=file, cwd=OWN))
         return self.started[-1]
 
     def end(self) -> None:
-        """With the last process of its namespaces go mounts, cards and name."""
+        """End all processes; mounts, cards and name go with the last process of their namespaces."""
         for process in (*self.started, self.holder):
             process.kill()
             process.wait(timeout=10)
@@ -51,7 +51,7 @@ class Host:
 
 @contextmanager
 def two_hosts(make: Callable[[int], Host], addresses: tuple[str, str]) -> Iterator[list[Any]]:
-    """Hosts 0 and 1, with networks of their own and a cable between them that is theirs alone."""
+    """Yield hosts 0 and 1, with separate networks and a cable between them."""
     needs_namespaces("lay a cable between two hosts (iproute2)", "--net", *CARD, "eth1")
     two: list[Host] = []
     try:

@@ -1,19 +1,19 @@
-"""Kills runs at any moment, again and again, and shows that they end as if nothing had happened.
+"""Kill runs at any moment, repeatedly, and show that they end as if nothing had happened.
 
     python -m tests.faults.kill --cases 200 [--first 0] [--jobs 2] [--ranks 1,2,3,4,8] [--keep FOLDER]
 
-Each seed is a run that is disturbed one to three times and resumed each time, with `resume=auto`, until it is through.
-Then every file of its last checkpoint must have the SHA-256 of the undisturbed run's, and its history the same rows.
-A seed decides who is struck and how:
+Each seed is a run that is disturbed one to three times and then completed, always with `resume=auto`. Then every file
+of its last checkpoint must have the SHA-256 of the undisturbed run's, and its history the same rows. A seed draws the
+victim and the method:
 
-- who: a process alone; one of several ranks that are processes of a node each; all at once (the power); the launcher
-  of several ranks on one host; one of the launchers of two hosts.
-- how: SIGKILL right before the n-th thing done to the run folder (open, piece of a file, fsync, rename, removal), or
-  at a random moment; or SIGTERM at a random moment, once or twice within milliseconds, to stop with all saved.
+- victim: the only process; one of several ranks, started as one node each; all ranks at once (a power cut); the
+  launcher of several ranks on one host; one of the launchers of two hosts.
+- method: SIGKILL right before the n-th operation on the run folder (open, piece of a file, fsync, rename, removal), or
+  at a random moment; or SIGTERM at a random moment, once or twice within milliseconds, to save everything and stop.
 
-The last start of two ranks is only delayed: one of them stands still for a while.
+When several ranks are started for the last time, one of them is paused for a while.
 
-What follows from a number of operations is the same each time; a moment is as exact as the machine.
+Cases with an operation number repeat exactly; random moments depend on the machine's speed.
 """
 
 import os
@@ -41,7 +41,6 @@ MEETING_S = 60.0
 
 
 def draw_blow(rng: random.Random, ranks: int, calm: Undisturbed) -> Blow:
-    """Draw who is struck, and how."""
     how = rng.choice(("operation", "operation", "moment", "moment", "signal"))
     moment = rng.uniform(0, calm.seconds)
     if how == "operation":
@@ -53,7 +52,7 @@ def draw_blow(rng: random.Random, ranks: int, calm: Undisturbed) -> Blow:
 
 
 def strike(victims: list[victim.Victim], blow: Blow, everybody: bool) -> list[int]:
-    """Let a blow fall, and return how each process ended; nobody is alive afterwards."""
+    """Disturb a run, and return each process's exit code; none is alive afterwards."""
     if blow.operation is None:
         struck = victims if everybody else [victims[blow.target]]
         if victims[blow.target].wait(blow.moment) is None:
@@ -64,13 +63,13 @@ def strike(victims: list[victim.Victim], blow: Blow, everybody: bool) -> list[in
     else:
         victims[blow.target].wait(LIMIT_S)
     if len(victims) > 1 and blow.number == signal.SIGKILL:
-        time.sleep(0.2)  # The others may notice by themselves; what they do then must do no harm either.
+        time.sleep(0.2)  # The other ranks may notice the loss; their reaction must do no harm either.
         return [ended(one, 0) for one in victims]
     return [ended(one, LIMIT_S) for one in victims]
 
 
 def delay(victims: list[victim.Victim], rng: random.Random, calm: Undisturbed) -> str:
-    """Let one rank stand still for a moment, as a frozen file system does; return what was done."""
+    """Pause one rank for a moment, as a frozen file system would; return a description."""
     rank, moment, length = rng.randrange(len(victims)), rng.uniform(0, calm.seconds), rng.uniform(0.2, 2.0)
     if victims[rank].wait(moment) is None:
         victims[rank].kill(signal.SIGSTOP)
@@ -80,11 +79,11 @@ def delay(victims: list[victim.Victim], rng: random.Random, calm: Undisturbed) -
 
 
 def strike_launcher(room: Room, name: str, blow: Blow, ranks: int, hosts: int) -> list[int]:
-    """Start the ranks under the launcher of each host, as a user does, and kill one; its ranks must die with it."""
+    """Start each host's launcher as a user does, and signal one; no process of the run may stay alive."""
     files = [room.folder / f"{name}-host{host}.yaml" for host in range(hosts)]
     meeting: dict[str, Any] = {}
     if hosts > 1:
-        # One that is killed before the hosts have met is waited for as long as this.
+        # If one is killed before the hosts have met, the other one waits this long.
         limits = room.config.distributed.model_copy(update={"init_timeout_s": MEETING_S})
         meeting = {"nodes": hosts, "master_addr": "127.0.0.1", "master_port": free_port(), "distributed": limits}
     processes = []
@@ -128,19 +127,19 @@ def command_of(pid: str) -> str:
 
 
 def draw_ranks(seed: int, who: str, known: Collection[int]) -> tuple[int, int]:
-    """Draw the number of ranks, and of hosts whose launchers have them."""
+    """Draw the number of ranks, and of hosts with a launcher."""
     rng = random.Random(f"ranks {seed}")
     several = [ranks for ranks in known if ranks > 1]
     if who == "alone" or not several:
         return 1, 1
     ranks = rng.choice(several)
-    # At most two ranks per core on one host, and equally many on each of two.
+    # At most two ranks per core on one host; on two hosts, the same number on each.
     hosts = 2 if ranks > 2 * (os.cpu_count() or 1) or (ranks % 2 == 0 and rng.random() < 0.5) else 1
     return ranks, hosts
 
 
 def run_seed(room: Room, seed: int, calm: dict[int, Undisturbed]) -> str:
-    """Disturbs a run as the seed says until it is through; returns what was done, and raises where it shows."""
+    """Disturb a run as the seed says, then complete it; return a description. AssertionError: the results differ."""
     rng = random.Random(seed)
     who = rng.choice(("alone", "alone", "rank", "node", "launcher"))
     ranks, hosts = draw_ranks(seed, who, calm)
@@ -156,7 +155,7 @@ def run_seed(room: Room, seed: int, calm: dict[int, Undisturbed]) -> str:
             codes = strike(room.start(name, ranks, blow), blow, everybody=who == "node")
         told.append(f"{blow} → {','.join(map(str, codes))}")
         allowed = {0, -blow.number, ExitCode.CHECKPOINTED}
-        # Before a handler stands, SIGTERM ends a process as it always does; and a rank that lost its peer fails.
+        # Before the handler is installed, SIGTERM just ends the process; and a rank that lost its peer fails.
         assert ranks > 1 or set(codes) <= allowed, f"{told}\n{room.log(name).read_text()}"
     victims = room.start(name, ranks)
     if ranks > 1:

@@ -1,10 +1,10 @@
-"""Turns runs of released versions into those of programs that differ, and goes on with them.
+"""Alter runs of released versions as if another program had written them, and continue them.
 
     python -m tests.faults.old_programs --cases 150 [--first 0] [--record FILE]
 
-A case is one difference in one file of a released run, with right digests, as a program wrote it that names, shapes or
-nests something otherwise. It fails where a command ends in a traceback or calls the run damaged, where its files do not
-verify, or where other numbers come out without a word.
+A case is one difference in one file of a released run, with correct digests: another name, shape or nesting. The case
+fails if a command ends in a traceback or calls the run damaged, if the run's files do not verify, or if the numbers
+differ silently.
 """
 
 import copy
@@ -52,7 +52,7 @@ WAYS: dict[str, Callable[[Any, Any], object]] = {
 
 
 def differ(path: Path, rng: random.Random) -> str:
-    """Changes one thing in a file of a run; returns which, and how."""
+    """Change one thing in a file of a run; return a description of the change."""
     is_tensors = path.suffix == ".safetensors"
     content = load_file(path) if is_tensors else yaml.safe_load(path.read_text())
     kept = {name: content.pop(name) for name in ("sha256", "meta_sha256") if name in content}
@@ -71,7 +71,7 @@ def differ(path: Path, rng: random.Random) -> str:
 
 
 class Museum(Room):
-    """Released runs, and what comes out of each as it is."""
+    """The released runs, and the results of the commands on each unchanged run."""
 
     def __init__(self, folder: Path) -> None:
         import noether.training.evaluation  # noqa: F401
@@ -90,7 +90,7 @@ class Museum(Room):
         return Path(shutil.copytree(RELEASED / version / "run", run))
 
     def _try(self) -> dict[str, tuple[int, str, object]]:
-        """Run the commands; return of each its exit code, what it said, and the numbers that came out."""
+        """Run the commands; return the exit code, output and resulting numbers of each."""
         run, log, found = self.run_folder("run"), self.folder / "command.log", {}
         for name, words in COMMANDS.items():
             log.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The folder of a series of disturbed runs: how runs and commands are started, and what an undisturbed one leaves."""
+"""The folder of a series of disturbed runs: start runs and commands, and keep an undisturbed run for comparison."""
 
 import contextlib
 import importlib
@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = REPOSITORY / "tests" / "tiny.yaml"
 SETTINGS = (
     "trainer.max_updates=8",
-    "trainer.effective_batch_size=8",  # A multiple of every number of ranks but three.
+    "trainer.effective_batch_size=8",  # A multiple of every number of ranks except three.
     "trainer.checkpoint_every=2 updates",
     "trainer.keep_checkpoints=2",
     "trainer.log_every=1 updates",
@@ -35,7 +35,7 @@ SETTINGS = (
     "optimizer.learning_rate=1e-2",
     "resume=auto",
 )
-# What a row says of time and memory differs from run to run.
+# Times and memory in a row differ from run to run.
 MEASURED = (
     "time", "samples_per_second", "memory_mib", "host_memory_mib", "cpu_cores", "device_use", "time_use", "slowest",
     "seconds",
@@ -45,7 +45,7 @@ LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a run on so many ranks leaves that nobody disturbs, how long it takes, and how many operations."""
+    """The final files and rows of a run that nobody disturbs, its duration, and its number of operations."""
 
     hashes: dict[str, str]
     rows: list[dict]
@@ -55,7 +55,7 @@ class Undisturbed:
 
 @dataclass(frozen=True)
 class Blow:
-    """One disturbance. operation: before which to die; moment: seconds after the start, of `number`, `times` times."""
+    """One disturbance: die before `operation`, or receive signal `number`, `times` times, after `moment` seconds."""
 
     target: int
     operation: int | None = None
@@ -91,7 +91,7 @@ class Room:
         return self.config.model_copy(update={"run_id": name, **changes})
 
     def start(self, name: str, ranks: int, blow: Blow | None = None, count: Path | None = None) -> list[victim.Victim]:
-        """Start a run of one process per rank, as two nodes start it by hand."""
+        """Start a run of one process per rank, as a user starts one node each by hand."""
         meeting = {"nodes": ranks, "master_addr": "127.0.0.1", "master_port": free_port()} if ranks > 1 else {}
         victims = []
         for rank in range(ranks):
@@ -104,15 +104,14 @@ class Room:
         return victims
 
     def batch_of(self, ranks: int) -> dict[str, Any]:
-        """What must be set for a number of ranks that shares no batch of eight."""
+        """Return the settings for a number of ranks that does not divide a batch of eight."""
         if self.config.trainer.effective_batch_size % ranks == 0:
             return {}
         return {"trainer": self.config.trainer.model_copy(update={"effective_batch_size": 2 * ranks})}
 
     def undisturbed(self, ranks: int) -> Undisturbed:
-        """Run once in peace."""
         count = self.folder / f"operations-{ranks}"
-        for attempt in ("warm", "calm"):  # The first makes the data.
+        for attempt in ("warm", "calm"):  # The first attempt makes the data.
             started = time.monotonic()
             codes = [one.wait(LIMIT_S) for one in self.start(f"{attempt}-{ranks}", ranks, count=count)]
             seconds = time.monotonic() - started
@@ -122,7 +121,7 @@ class Room:
 
 
 class CalmRoom(Room):
-    """A room with an undisturbed run of one rank. What a run imports is imported here once, and not in its forks."""
+    """A room with an undisturbed run of one rank. A run's modules are imported here once, not in each fork."""
 
     def __init__(self, folder: Path, *more: str) -> None:
         super().__init__(folder, *more)
@@ -131,7 +130,7 @@ class CalmRoom(Room):
 
 
 def final_hashes(folder: RunFolder) -> dict[str, str]:
-    """The SHA-256 of every file of the last checkpoint but meta.json, which has the run's name in it."""
+    """Return the SHA-256 of every file of the last checkpoint except meta.json, which contains the run's name."""
     last = list_checkpoints(folder.checkpoints)[-1]
     assert last.damage() is None
     files = sorted(path for path in last.path.iterdir() if path.name != "meta.json")
@@ -139,7 +138,7 @@ def final_hashes(folder: RunFolder) -> dict[str, str]:
 
 
 def history(folder: RunFolder) -> list[dict]:
-    """The rows of training and evaluation, without what is measured."""
+    """Return the rows of training and evaluation without times and memory."""
     rows = [row for row in read_metrics(folder.metrics) if row["kind"] in ("training", "evaluation")]
     return [{key: value for key, value in row.items() if key not in MEASURED} for row in rows]
 
@@ -171,7 +170,7 @@ def run_command(arguments: Sequence[str], log: Path, environ: Mapping[str, str],
 
 
 def import_what_is_used(arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
-    """Run a command in a fork and imports here what it has imported there, so that later forks need not."""
+    """Run a command in a fork, and import here the modules it imported, so that later forks need not."""
     listed = log.with_suffix(".modules")
 
     def act() -> None:

@@ -1,4 +1,4 @@
-"""A series of seeded cases, with a record of those that are done: what the harnesses' command lines share."""
+"""Run a series of seeded cases and record the finished ones; shared by the harnesses' command lines."""
 
 import argparse
 import json
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 Case = Callable[[int], tuple[str, list[str]]]
-"""Runs the case of a number; returns what was done, and what went wrong."""
+"""Runs the case of a number; returns a description and a list of failures."""
 
 
 def options(description: str | None, cases: int) -> argparse.ArgumentParser:
-    """The command line of a harness that makes so many cases unless told otherwise."""
+    """Return the command line of a harness with this default number of cases."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=cases, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first")
@@ -22,23 +22,23 @@ def options(description: str | None, cases: int) -> argparse.ArgumentParser:
 
 
 def harness(description: str | None, cases: int, scene: Callable[[Path], Case], summary: str) -> int:
-    """Run a harness of one process by its command line; `scene` makes what runs a case in a folder of its own."""
+    """Run a one-process harness by its command line; `scene` returns the case function for a scratch folder."""
     given = options(description, cases).parse_args()
     with tempfile.TemporaryDirectory(prefix="faults-") as scratch:
         return run_series(given, scene(Path(scratch)), summary=summary)
 
 
 def run_series(given: argparse.Namespace, run_case: Case, *, summary: str, jobs: int = 1) -> int:
-    """Run the cases that the record does not name as done, and print them. A case that raises has failed.
+    """Run the cases that the record does not have yet, and print them. A case that raises has failed.
 
     Args:
         given: the command line.
-        run_case: runs one.
-        summary: the last line after the number of cases, with {failed} for the number of failed cases.
-        jobs: in how many forks of this process, which has started no thread.
+        run_case: runs one case.
+        summary: the rest of the last line, after the number of cases; {failed} is the number of failed cases.
+        jobs: number of forks of this process, which must not have started threads.
 
     Returns:
-        1 where anything went wrong, else 0.
+        1 if any case failed, else 0.
     """
     record: Path | None = given.record
     lines = record.read_text().splitlines() if record is not None and record.exists() else []

@@ -1,11 +1,11 @@
-"""Strangers at the ports of a run: garbage, zeros, idle and many connections, forged hellos.
+"""Attack the ports of a run: garbage, zeros, idle and many connections, forged hellos.
 
     python -m tests.faults.strangers --cases 12 [--first 0] [--record FILE]
 
-Each case is a run of two launchers on this machine, as `--nodes 2` starts them, that is attacked at every port where
-one of its processes listens, from before its launchers meet until it ends; half of them meet at an address of this
-machine beside the loopback, so that the ports are open on every interface. It must end as if nothing had happened: exit
-code 0 at both, and the weights of the undisturbed run.
+Each case is a run of two launchers on this machine, started as by `--nodes 2`. It is attacked at every port on which
+one of its processes listens, from before its launchers meet until it ends. Half of the runs meet at an address of this
+machine other than the loopback, so that the ports are open on every interface. The run must end as if nothing had
+happened: exit code 0 at both launchers, and the weights of the undisturbed run.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ WRONG: tuple[dict[str, Any], ...] = (
 
 
 def forged(rng: random.Random) -> bytes:
-    """A hello as a launcher says it, with one thing wrong or missing, and what would follow if it were let in."""
+    """Return a launcher's hello with one thing wrong or missing, and the lines that follow an accepted hello."""
     launcher, job = rng.choice((("multinode", ""), ("slurm", "7.0")))
     identity = RunIdentity(launcher, 2, 0, "01234567", "cpu", job)
     hello = {"hello": "0" * 32, "run": identity.as_text(), "host": "stranger", "pid": 1, "ranks": [1]}
@@ -58,12 +58,12 @@ ATTACKS: dict[str, Callable[[random.Random], bytes]] = {
     "http": lambda rng: b"GET / HTTP/1.1\r\nHost: run\r\n\r\n",
     "idle": lambda rng: b"",
     "forged": forged,
-    "gloo": lambda rng: rng.randrange(2**63).to_bytes(8, "little"),  # As its peers begin: with the number of a pair.
+    "gloo": lambda rng: rng.randrange(2**63).to_bytes(8, "little"),  # As a gloo peer begins: with its pair's number.
 }
 
 
 def listening_ports(folder: str) -> set[int]:
-    """The TCP ports on which a process that names the folder listens."""
+    """Return the TCP ports of listening processes that name the folder in their arguments or environment."""
     inodes = set()
     for pid in processes_of(folder):
         with contextlib.suppress(OSError):
@@ -82,7 +82,7 @@ def listening_ports(folder: str) -> set[int]:
 
 
 class Stranger(threading.Thread):
-    """Attacks every port of a run until it is told to stop; holds up to `most` connections open."""
+    """Attack every port of a run until told to stop; hold up to `most` connections open."""
 
     def __init__(self, folder: Path, how: str, seed: int, *, most: int = 200, port: int | None = None) -> None:
         super().__init__(daemon=True)
@@ -123,7 +123,7 @@ def attacked(folder: Path, how: str, seed: int, most: int, port: int | None = No
 
 
 def own_address() -> str:
-    """An address of this machine beside the loopback, where it has one: the store then listens on every interface."""
+    """Return an address of this machine other than the loopback, if any: the store then listens on every interface."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # Nothing is sent.
         return str(probe.getsockname()[0])
@@ -138,7 +138,7 @@ def start(folder: Path, node: int, port: int, *words: str, host: str = "127.0.0.
 
 
 def finish(processes: list[subprocess.Popen[str]], limit_s: float = LIMIT_S) -> list[str]:
-    """Wait for the launchers, ends those that do not come to an end, and return what each said."""
+    """Wait for the launchers, kill those that do not end in time, and return each one's output."""
     deadline = time.monotonic() + limit_s
     said = []
     for process in processes:
@@ -152,7 +152,7 @@ def finish(processes: list[subprocess.Popen[str]], limit_s: float = LIMIT_S) -> 
 
 
 def undisturbed(folder: Path) -> dict[str, str]:
-    """The weights of a run that nobody attacks."""
+    """Return the digests of the weights of a run that nobody attacks."""
     port = free_port()
     processes = [start(folder, node, port) for node in (0, 1)]
     said = finish(processes)
@@ -161,7 +161,7 @@ def undisturbed(folder: Path) -> dict[str, str]:
 
 
 def play(folder: Path, how: str, seed: int, most: int, apart_s: float, host: str = "127.0.0.1") -> dict[str, Any]:
-    """One run under attack: node 0 starts, the stranger, and after `apart_s` seconds and 50 connections node 1."""
+    """Run once under attack: start node 0, the stranger and, after `apart_s` seconds and 50 connections, node 1."""
     folder.mkdir(parents=True)
     port, began = free_port(), time.monotonic()
     with attacked(folder, how, seed, most, port) as stranger:

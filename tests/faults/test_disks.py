@@ -1,4 +1,4 @@
-"""Disks that fill, turn read-only or flip a bit, and a second writer: what is promised, by name."""
+"""Disks that fill, turn read-only or flip a bit, and a second writer: the promised behaviour."""
 
 import json
 import random
@@ -22,7 +22,7 @@ WIDE = ("model.width=4096",)  # A checkpoint of half a megabyte.
 
 
 class HostOfDisks(Host):
-    """Mounts that only what is started here sees; `seen` is where the test finds the same files."""
+    """A host with private mounts; `seen` returns the path at which the test finds the same files."""
 
     def seen(self, path: Path) -> Path:
         return Path(f"/proc/{self.holder.pid}/root{path}")
@@ -34,7 +34,7 @@ class HostOfDisks(Host):
         return RunFolder(self.seen(disk / "run"))
 
     def begin(self, disk: Path, log: Path) -> tuple[RunFolder, subprocess.Popen[bytes]]:
-        """Start a run on a small disk; return its folder, once there is a checkpoint, and its process."""
+        """Start a run on a small disk; return its folder, as soon as there is a checkpoint, and its process."""
         folder = self.small_disk(disk)
         process = self.train(log, *WIDE, f"output_path={disk}", "run_id=run")
         wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
@@ -59,7 +59,7 @@ def undisturbed(noether, tmp_path_factory) -> dict[str, str]:
 
 
 def fill(path: Path, but: int = 0) -> None:
-    """Write until the disk is full to the last byte, but for so many KiB."""
+    """Fill the disk to the last byte, or leave `but` KiB."""
     kept = path.with_name("kept")
     kept.write_bytes(b"0" * 1024 * but)
     with path.open("wb", buffering=0) as file:
@@ -125,7 +125,7 @@ def test_a_disk_that_is_full_at_the_start_is_told_in_words(host, room, tmp_path)
 
 @pytest.mark.nightly
 def test_a_run_that_goes_on_where_the_disk_refuses_is_as_it_was(host, tmp_path) -> None:
-    """Full, then read-only: said in words, twice, and nothing that was there is cut short."""
+    """First a full and then a read-only disk refuses the run with a message, and none of the run's files changes."""
     disk, log = tmp_path / "disk", tmp_path / "log"
     folder, words = host.small_disk(disk), (f"output_path={disk}", "run_id=run")
     assert host.train(log, *words, "trainer.max_updates=4").wait(90) == 0, log.read_text()
@@ -148,7 +148,7 @@ def test_a_run_that_goes_on_where_the_disk_refuses_is_as_it_was(host, tmp_path) 
 def test_a_result_that_the_disk_refuses_is_told_in_words_and_made_at_the_next_start(host, tmp_path) -> None:
     disk, log = tmp_path / "disk", tmp_path / "log"
     folder, words = host.small_disk(disk), (f"output_path={disk}", "run_id=run", "trainer.max_updates=4")
-    host.environ["PAUSE_EVALUATION_S"] = "0.3"  # Eight batches of the test split.
+    host.environ["PAUSE_EVALUATION_S"] = "0.3"  # The test split has eight batches.
     process = host.train(log, *words)
     wait_for("the last checkpoint", lambda: [one.updates for one in list_checkpoints(folder.checkpoints)] == [4])
     fill(host.seen(disk / "rest"))
@@ -166,7 +166,7 @@ def test_a_result_that_the_disk_refuses_is_told_in_words_and_made_at_the_next_st
 
 @pytest.mark.nightly
 def test_on_a_disk_that_stalls_both_ranks_train_on_and_what_is_selected_is_on_the_disk(host, tmp_path) -> None:
-    """A frozen file system keeps whoever writes to it, as a server does that does not answer, until it is thawed."""
+    """A frozen file system blocks every writer until it is thawed, as an unresponsive file server does."""
     disk, run, log = tmp_path / "image", tmp_path / "disk" / "run", tmp_path / "log"
     (run / "checkpoints").mkdir(parents=True)
     with disk.open("wb") as file:
@@ -177,7 +177,7 @@ def test_on_a_disk_that_stalls_both_ranks_train_on_and_what_is_selected_is_on_th
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no file system in a file can be made and mounted here: {error}")
     folder = RunFolder(host.seen(run))
-    # Evaluated at the end alone: the best one would wait for the disk.
+    # Evaluate only at the end, because saving the best checkpoint would wait for the disk.
     process = host.train(log, *WIDE, "devices=2", f"output_path={run.parent}", "run_id=run")
     wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
     host.run("fsfreeze", "--freeze", str(run / "checkpoints"))

@@ -1,4 +1,4 @@
-"""A few cases of each harness of faults; `make faults` runs them at length."""
+"""A few cases of each fault harness; `make faults` runs many."""
 
 import os
 import shutil
@@ -55,7 +55,7 @@ def run(module: str, *words: str) -> str:
 
 @pytest.mark.slow
 def test_killed_again_and_again_a_run_ends_bit_for_bit_as_if_nothing_had_happened() -> None:
-    """The first seeds strike a process alone, both of two nodes at once, and a launcher; by KILL and by TERM."""
+    """The first seeds hit a single process, both of two nodes at once, and a launcher; by SIGKILL and SIGTERM."""
     said = run("kill", "--cases", "6", "--jobs", "2", "--ranks", "1,2")
     assert "6 kills, 0 differences" in said
     for word in ("alone", "node", "launcher", "SIGKILL", "SIGTERM twice", "operation"):
@@ -64,10 +64,10 @@ def test_killed_again_and_again_a_run_ends_bit_for_bit_as_if_nothing_had_happene
 
 @pytest.mark.slow
 def test_what_is_damaged_is_named_and_makes_no_traceback() -> None:
-    """A checkpoint copied to a newer name, rows that stand there twice, pipes, flipped bits."""
+    """A checkpoint copied to a newer name, duplicated rows, pipes, flipped bits."""
     ways = "copied to|metrics.jsonl: a line doubled|a pipe|flip"
     assert "8 damages, 0 tracebacks or silent differences" in run("damage", "--cases", "8", "--only", ways)
-    # A row of a run that is complete, which nothing but `train` reads then.
+    # A row of a completed run, which only `train` reads then.
     assert "1 damages, 0 tracebacks or silent differences" in run("damage", "--first", "711", "--cases", "1")
 
 
@@ -78,26 +78,26 @@ def test_hostile_yaml_and_variables_are_told_in_words() -> None:
 
 @pytest.mark.slow
 def test_users_of_a_group_go_on_with_each_others_runs() -> None:
-    """The third seed's umask keeps the group out, which is told in words; of the others it lets it in."""
+    """The umask locks the group out in one case, with a message, and admits it in the other."""
     needs_namespaces("become other users", "--mount", "true")
     assert "2 group folders, 0 differences or tracebacks" in run("groups", "--first", "2", "--cases", "2")
 
 
 @pytest.mark.slow
 def test_changed_data_are_refused_by_their_code() -> None:
-    """Own data of another length."""
+    """One case: the user's own data set has another length."""
     assert "1 changes, 0 unsaid or tracebacks" in run("changed", "--first", "4", "--cases", "1")
 
 
 @pytest.mark.slow
 def test_a_run_of_another_program_is_told_so_or_goes_on() -> None:
-    """The deviation of a field is a text."""
+    """One case: a field's deviation is stored as a text."""
     assert "1 old programs, 0 tracebacks" in run("old_programs", "--first", "141", "--cases", "1")
 
 
 @pytest.mark.slow
 def test_a_start_that_is_frozen_while_another_trains_changes_nothing() -> None:
-    """Seed 32 is frozen between making its folder and writing into it."""
+    """Seed 32 freezes an attempt between creating its folder and writing into it."""
     assert "2 frozen starts, 0 differences or tracebacks" in run("frozen", "--first", "31", "--cases", "2")
 
 

@@ -1,4 +1,4 @@
-"""The network between two hosts goes away in mid-run: both say so and end, and the same commands go on bit for bit."""
+"""The network between two hosts fails mid-run: both end with a message, and the same commands resume bit for bit."""
 
 import random
 import subprocess
@@ -19,17 +19,17 @@ from .hosts import LINES, PATHS, Host, learned_in_peace, two_hosts, updates_made
 ADDRESSES = ("10.91.7.1", "10.91.7.2")
 UPDATES = 60
 SILENCE_S = 6
-# The silence, and the ten seconds in which a launcher ends its ranks; machines that run tests are busy.
+# The timeout and the ten seconds in which a launcher ends its ranks, with a margin for busy machines.
 GONE_S = 60
 
 
 def cable(host: Host, state: str) -> None:
-    """Pulls the cable out of a host ("down"), or puts it back ("up")."""
+    """Pull out a host's cable ("down"), or put it back ("up")."""
     host.run("ip", "link", "set", "eth0", state)
 
 
 def train(hosts: list[Host], folder: Path, *overrides: str) -> list[subprocess.Popen[bytes]]:
-    """Start one rank on each host, as a person does who has no scheduler; n1.log and n2.log are appended."""
+    """Start one rank on each host, as a person without a scheduler does; append to n1.log and n2.log."""
     words = ["-m", "noether", "train", "--hp", str(LINES), "resume=auto", "run_id=run", *overrides]
     words += [f"output_path={folder}", "nodes=2", f"master_addr={ADDRESSES[0]}", "master_port=29571"]
     commands = [one.inside(sys.executable, *words, f"node_rank={rank}") for rank, one in enumerate(hosts)]
@@ -38,7 +38,7 @@ def train(hosts: list[Host], folder: Path, *overrides: str) -> list[subprocess.P
 
 @pytest.fixture
 def hosts(environ) -> Iterator[list[Host]]:
-    """Two hosts, n1 and n2, with a cable between them that is theirs alone; the file system is everybody's."""
+    """Yield two hosts, n1 and n2, with a private cable between them and a shared file system."""
     own = {**environ, **PATHS, "PAUSE_S": "0.1"}
     with two_hosts(lambda index: Host(f"n{index + 1}", own, "--net"), ADDRESSES) as two:
         yield two

@@ -1,4 +1,4 @@
-"""A training run in a process of its own that can be made to die at its n-th operation on the run folder."""
+"""A training run in its own process that can be made to die at its n-th operation on the run folder."""
 
 import os
 import signal
@@ -18,18 +18,18 @@ FILE_EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.tru
 
 @dataclass
 class Victim:
-    """One started process of a run, and how it ended."""
+    """A started process of a run, and its exit code."""
 
     pid: int
     log: Path
     code: int | None = None
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        if self.code is None:  # Else the number may be another process's by now.
+        if self.code is None:  # Else the pid may belong to another process by now.
             os.kill(self.pid, number)
 
     def wait(self, seconds: float) -> int | None:
-        """Return the exit code (minus the signal's number), or None where it is still alive after so long."""
+        """Return the exit code (minus the signal's number), or None if it is still alive after `seconds`."""
         deadline = time.monotonic() + seconds
         while self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -42,7 +42,6 @@ class Victim:
         return self.code
 
     def end(self) -> int:
-        """End it, and return its exit code."""
         self.kill()
         code = self.wait(20)
         assert code is not None, f"process {self.pid} survived SIGKILL"
@@ -50,10 +49,10 @@ class Victim:
 
 
 def fork(act: Callable[[], object], log: Path, environ: Mapping[str, str]) -> Victim:
-    """Start a process of its own session that acts, by forking this one, which has started no thread.
+    """Fork this process, which has started no threads; call `act` in the child, in a new session.
 
-    What it prints is appended to `log`. It leaves with 0, with the code of a SystemExit, or
-    with 70 after a traceback.
+    The child's output is appended to `log`. It exits with 0, with the code of a SystemExit, or with 70 after a
+    traceback.
     """
     pid = os.fork()
     if pid:
@@ -87,11 +86,11 @@ def start(
     """Start `noether train` by forking this process, which has imported torch.
 
     Args:
-        config: of the run.
-        log: its output is appended here.
+        config: the run's settings.
+        log: file to which its output is appended.
         environ: its environment.
-        die_at: dies by SIGKILL right before its operation of this number, from 1, on the run folder.
-        count: where the number of operations is written at the end.
+        die_at: number, from 1, of the operation on the run folder right before which it dies by SIGKILL.
+        count: file for the number of operations, written at the end.
     """
 
     def act() -> None:
@@ -114,13 +113,13 @@ def start(
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)  # The signal is on its way; nothing may be done any more.
+    time.sleep(60)  # The signal is on its way; nothing more may be done.
 
 
 class Operations:
-    """Counts what this process does to a folder: opens, renames, removals, flushes, and pieces of checkpoint files.
+    """Count this process's operations on a folder: opens, renames, removals, flushes, and pieces of checkpoint files.
 
-    `before` is called with the number of each, from 1, before it is done.
+    `before` is called before each operation with its number, from 1.
     """
 
     def __init__(self, folder: Path, before: Callable[[int], object]) -> None:
@@ -139,7 +138,7 @@ class Operations:
     def _in_mid_write(self, parts: Callable[..., Iterator[bytes]]) -> Callable[..., Iterator[bytes]]:
         def counted(tensors) -> Iterator[bytes]:
             for number, part in enumerate(parts(tensors)):
-                if number % 16 == 1:  # Not every tensor: the other operations would hardly ever be met.
+                if number % 16 == 1:  # Not every tensor: else hardly any other operation would be hit.
                     self._count()
                 yield part
 

@@ -1,12 +1,12 @@
-"""An update, an evaluation, a prediction and a snapshot on a GPU that does not exist: nothing waits, nothing mixes.
+"""An update, an evaluation, a prediction and a snapshot on a simulated GPU: no waiting, no mixed devices.
 
-Torch's FakeTensorMode gives tensors that have a device and a shape and no values. It needs torch as built for CUDA, and
-no driver. An operation that mixes devices raises, and so does whatever needs a value (`item`, `bool(tensor)`,
-`nonzero`), which on a GPU waits for all that was asked of it before. Copies that wait raise nothing: they are noted
-here, with the line of noether that makes them.
+Torch's FakeTensorMode gives tensors that have a device and a shape but no values. It needs a torch built for CUDA, but
+no driver. An operation that mixes devices raises an error. So does an operation that needs a value (`item`,
+`bool(tensor)`, `nonzero`), which on a GPU waits for all earlier work. Copies that wait raise no error: they are
+recorded here, with the line of noether that makes them.
 
-What this cannot show: the kernels, memory, NCCL, and the backward pass, whose engine asks the driver for streams. A
-gradient is made by hand in its place, of each parameter's shape.
+This cannot test the kernels, memory, NCCL, or the backward pass, whose engine asks the driver for streams. Gradients of
+each parameter's shape are made by hand instead.
 """
 
 import sys
@@ -54,13 +54,13 @@ PROBLEMS = {
     "published-upt": ["model=upt", POINTS],
     "classes": ["+experiment/mnist=convnet"],
 }
-# What torch has no form of for tensors without values: they change their arguments, lists of tensors, in place.
+# Operations that torch does not support without values: they change lists of tensors in place.
 WITHOUT_FAKE = {torch.ops.aten._fused_sgd_.default}
 SOURCE = str(Path(noether.__file__).parent)
 
 
 class FakeGPU(TorchDispatchMode):
-    """Within it, tensors of cuda:N have no values; `waits` counts what would wait for the GPU, by line of noether."""
+    """A mode in which tensors of cuda:N have no values; `waits` counts copies that would wait, by line of noether."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class FakeGPU(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and args[0].device.type == "cpu":
-            return args[0].dtype.is_floating_point or args[0].dtype == torch.bool  # The host's own: nothing waits.
+            return args[0].dtype.is_floating_point or args[0].dtype == torch.bool  # On the host, nothing waits.
         if func in WITHOUT_FAKE:
             devices = {tensor.device for group in args if isinstance(group, list) for tensor in group}
             assert len(devices) == 1, f"{func} of tensors on {devices}"
@@ -83,7 +83,7 @@ class FakeGPU(TorchDispatchMode):
         return out
 
     def _copied(self, source: Tensor, target: Tensor, non_blocking: bool) -> None:
-        """Note a copy between the host and the GPU that waits. One of a host tensor of one number does, too."""
+        """Record a copy between host and GPU that waits, even one of a single number."""
         if source.device.type != target.device.type and not non_blocking:
             self.note(f"copy from {source.device.type} to {target.device.type}")
 
@@ -95,7 +95,7 @@ class FakeGPU(TorchDispatchMode):
         self.waits[f"{what}, {where}"] += 1
 
     def place(self, value: Any, device: str = "cuda:0") -> Any:
-        """Return a nested value with tensors of the same shape on a GPU, and a module with its own so replaced."""
+        """Return a nested value with its tensors replaced by ones on a GPU; replace those of a module in place."""
         if isinstance(value, nn.Module):
             for module in value.modules():
                 for name, own in module._parameters.items():
@@ -114,7 +114,7 @@ class FakeGPU(TorchDispatchMode):
 
     @contextmanager
     def running(self, patch: pytest.MonkeyPatch) -> Iterator["FakeGPU"]:
-        """Run a block on it: what asks the driver is replaced, and copies of Python's numbers are noted."""
+        """Run a block on the simulated GPU: replace queries of the driver, and record copies of Python's numbers."""
         for name, stand_in in {
             "_lazy_init": lambda: None,
             "Event": _Event,
@@ -126,7 +126,7 @@ class FakeGPU(TorchDispatchMode):
         make = torch.tensor
 
         def new_tensor(like: Tensor, data: Any, dtype: torch.dtype | None = None) -> Tensor:
-            """As torch's own, which in FakeTensorMode takes cuda:0 for cuda:1."""
+            """Return torch's own result; under FakeTensorMode, torch would use cuda:0 instead of cuda:1."""
             return make(data, dtype=dtype or like.dtype, device=like.device)
 
         patch.setattr(Tensor, "new_tensor", self._noted(new_tensor, lambda args, options: args[0].device))
@@ -146,7 +146,7 @@ class FakeGPU(TorchDispatchMode):
 
 
 class _Event:
-    """torch.cuda.Event and Stream, of a GPU that is always done."""
+    """torch.cuda.Event and Stream of a GPU without pending work."""
 
     def __init__(self, **settings: Any) -> None:
         pass
@@ -166,7 +166,7 @@ class _Event:
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory):
-    """Composes the settings of a small run."""
+    """Return a function that composes the settings of a small run."""
     output = tmp_path_factory.mktemp("fake")
 
     def compose(*words: str):
@@ -179,7 +179,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory):
 
 
 class OnFakeGPU:
-    """A run's parts: the state on cuda:N without values, and a batch of each kind on the host."""
+    """The parts of a run: the state on cuda:N without values, and a batch of each kind on the host."""
 
     def __init__(self, config, gpu: FakeGPU, device: str = "cuda:0") -> None:
         self.gpu, self.device = gpu, torch.device(device)
@@ -197,7 +197,7 @@ class OnFakeGPU:
         return TrainingState(self.model, ema, optimizer, self.precision.scaler(), self.task, Progress())
 
     def on_device(self, batch):
-        """As `to_device` copies from page-locked memory, which cannot be had without a driver."""
+        """Copy a batch as `to_device` does, but without page-locked memory, which needs a driver."""
         return self.gpu.place(to_device(batch, torch.device("cpu"), self.precision.weights), str(self.device))
 
     def updater(self, state: TrainingState, patch: pytest.MonkeyPatch) -> Updater:
@@ -227,7 +227,7 @@ def test_no_update_waits_for_the_gpu(problem: str, precision: str, settings, mon
         updater = run.updater(state, monkeypatch)
         batches = [run.on_device(batch) for batch in run.batches]
         updater.update(batches[:1], 1e-3)
-        gpu.waits.clear()  # The first update places what every later one uses.
+        gpu.waits.clear()  # The first update places the tensors that later ones reuse.
         measured = updater.update(batches[1:], 1e-3)
         assert measured.loss.device == run.device
     assert dict(gpu.waits) == {}
@@ -244,7 +244,7 @@ def test_no_step_of_an_optimiser_waits_for_the_gpu(optimizer: str, settings, mon
     assert dict(gpu.waits) == {}
 
 
-# Of classes, the true ones are read first: a GPU answers a wrong one with an assertion that ends the process.
+# Without classification: its true classes are read first, because a wrong one would crash the process on a GPU.
 @pytest.mark.parametrize("problem", [name for name in PROBLEMS if name != "classes"])
 def test_an_evaluation_waits_for_its_metrics_alone(problem: str, settings, monkeypatch) -> None:
     run = placed(settings, *PROBLEMS[problem])
@@ -261,7 +261,7 @@ def test_an_evaluation_waits_for_its_metrics_alone(problem: str, settings, monke
 
 @pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
 def test_everything_stays_on_the_gpu_of_its_rank(device: str, settings, monkeypatch) -> None:
-    """A tensor that names "cuda", and so cuda:0, would meet those of cuda:1 here."""
+    """A tensor created on "cuda", which means cuda:0, would meet those of cuda:1 here."""
     run = placed(settings, "model=upt_small", POINTS, "trainer.ema_decay=0.99", device=device)
     with run.gpu.running(monkeypatch):
         state = run.state()
@@ -284,7 +284,7 @@ def test_a_snapshot_waits_once_and_leaves_the_gpu_alone(settings, monkeypatch) -
 
 
 def test_what_waits_is_seen(settings, monkeypatch) -> None:
-    """The harness itself: a value asked for, a blocking copy, a copy of numbers, a mixed device."""
+    """Test the harness itself with a query of a value, a blocking copy, a copy of numbers, and mixed devices."""
     gpu = FakeGPU()
     with gpu.running(monkeypatch):
         here, there = torch.ones(3), torch.ones(3, device="cuda:0")

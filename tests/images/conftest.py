@@ -1,6 +1,6 @@
-"""What the tests on images share: an engine, the docker image and the SIF, made once and removed at the end.
+"""An engine, the docker image and the SIF, made once per session and removed at the end.
 
-They run last (tests/sharing.py): the images are made while the other tests run.
+These tests run last (tests/sharing.py): the images are made while the other tests run.
 """
 
 import os
@@ -22,12 +22,12 @@ FOLDER = REPOSITORY / "tests" / "images"
 
 
 def session_making() -> Making:
-    """Return the images of this session, whichever of its workers began them."""
+    """Return the images of this session, regardless of which worker began them."""
     return Making(os.environ.get("NOETHER_FLAVOUR", "cpu"), session_number())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Start making the images, where they are wanted and required."""
+    """Start making the images, if a selected test needs them and they are required."""
     ours = [item for item in items if FOLDER in item.path.parents]
     wanted = [item for item in ours if "making" in getattr(item, "fixturenames", ())]
     for item in wanted:
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def making() -> Making | None:
-    """The images that are being made; None where NOETHER_IMAGE names one that is there."""
+    """Return the image builds of the session; None if NOETHER_IMAGE names an existing image."""
     if os.environ.get("NOETHER_IMAGE"):
         return None
     if not are_required():
@@ -56,7 +56,7 @@ def _require(what: str, done: Finished | None, *, may_skip: bool = False) -> Non
 
 @pytest.fixture(scope="session")
 def image_variables(making: Making | None) -> dict[str, str]:
-    """What `ci/images env` exports, once the image is there; this process's own where NOETHER_IMAGE names one."""
+    """Return the exports of `ci/images env` once the image exists; this environment if NOETHER_IMAGE names one."""
     if making is None:
         return dict(os.environ)
     _require("an engine", making.wait("check"))
@@ -66,7 +66,7 @@ def image_variables(making: Making | None) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def sif(making: Making | None, image_variables: dict[str, str]) -> Path:
-    """The SIF of that image. Debian sid moves: where its Apptainer cannot be fetched, this is skipped in sight."""
+    """Return the image's SIF. Visibly skip if Debian sid, which changes, no longer provides its Apptainer."""
     if making is None:
         if not os.environ.get("NOETHER_SIF"):
             pytest.skip("no SIF: name one in NOETHER_SIF")
@@ -79,7 +79,7 @@ def sif(making: Making | None, image_variables: dict[str, str]) -> Path:
 
 @pytest.fixture(scope="session")
 def engine_client(image_variables: dict[str, str]) -> Iterator["docker.DockerClient"]:  # noqa: F821
-    """docker-py at the engine that has the image."""
+    """Yield a docker-py client of the engine that has the image."""
     docker = pytest.importorskip("docker")
     client = docker.DockerClient(base_url=image_variables.get("DOCKER_HOST"), timeout=60)
     yield client
@@ -88,13 +88,12 @@ def engine_client(image_variables: dict[str, str]) -> Iterator["docker.DockerCli
 
 @pytest.fixture(scope="session")
 def image(image_variables: dict[str, str]) -> str:
-    """The image's name."""
     return image_variables["NOETHER_IMAGE"]
 
 
 @pytest.fixture
 def containers(engine_client, image: str) -> Iterator["Tracker"]:  # noqa: F821
-    """Start containers of the image, and remove them after the test."""
+    """Yield a Tracker that starts containers of the image; remove them after the test."""
     from images.containers_of_tests import Tracker
 
     tracker = Tracker(engine_client, image)
@@ -104,7 +103,7 @@ def containers(engine_client, image: str) -> Iterator["Tracker"]:  # noqa: F821
 
 @pytest.fixture
 def built(image_variables: dict[str, str]) -> Iterator[Callable[[Path, str], None]]:
-    """Build a Dockerfile of a folder under a name, which is taken away after the test."""
+    """Yield a function that builds a folder's Dockerfile under a name; remove the image after the test."""
     names: list[str] = []
     docker = "/usr/bin/docker" if os.access("/usr/bin/docker", os.X_OK) else "docker"
     environ = os.environ | image_variables
@@ -120,19 +119,19 @@ def built(image_variables: dict[str, str]) -> Iterator[Callable[[Path, str], Non
 
 @pytest.fixture
 def own(work: Path, user: int) -> dict[str, object]:
-    """The options of a container that works in that user's folder."""
+    """Return the options of a container that works as `user` in `work`."""
     return {"work": work, "user": f"{user}:{user}"}
 
 
 @pytest.fixture(scope="session")
 def user() -> int:
-    """A user whom no password file knows; without root this user, who owns what tests make."""
+    """Return a user id that no password file has; without root, this user's id, who owns the tests' files."""
     return 4321 if os.geteuid() == 0 else os.geteuid()
 
 
 @pytest.fixture
 def work(tmp_path_factory: pytest.TempPathFactory, user: int) -> Path:
-    """A folder of that user's, to mount as the working directory."""
+    """Return a folder that belongs to `user`, to mount as the working directory."""
     folder = tmp_path_factory.mktemp("work")
     os.chown(folder, user, -1)
     folder.chmod(0o755)

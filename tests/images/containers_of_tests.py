@@ -1,4 +1,4 @@
-"""Containers that a test starts: run to their end with a limit, stopped and removed by id."""
+"""Containers started by a test: run to their end with a limit, stopped and removed by id."""
 
 import contextlib
 import time
@@ -18,14 +18,14 @@ TINY_INSIDE = "/tiny.yaml"
 
 @dataclass
 class Tracker:
-    """Starts containers of one image and forgets none."""
+    """Starts containers of one image and remembers all of them."""
 
     client: docker.DockerClient
     image: str
     started: list[Container] = field(default_factory=list)
 
     def run(self, *command: str, limit_s: float = 200, code: int | None = None, **options: Any) -> Finished:
-        """Run a container to its end, which must have `code` where it is given."""
+        """Run a container to its end, which must have `code` if given."""
         ended = self.wait(self.start(*command, **options), limit_s)
         assert code in (None, ended.code), ended.out + ended.err
         return ended
@@ -41,9 +41,9 @@ class Tracker:
         return container
 
     def wait(self, container: Container, limit_s: float = 200) -> Finished:
-        """Return what a container left, once it has ended; fails if it says nothing new for `limit_s`.
+        """Wait for a container's end; return its exit code and output. Fail after `limit_s` without new output.
 
-        How long a run takes depends on what else the machine does.
+        A limit on the whole run would depend on what else the machine does.
         """
         said, deadline, code = b"", time.monotonic() + limit_s, None
         while code is None:
@@ -59,7 +59,7 @@ class Tracker:
         return Finished(code, out, err)
 
     def wait_for_output(self, container: Container, text: str, limit_s: float = 150) -> None:
-        """Return once a running container has said something."""
+        """Wait until a running container has printed `text`."""
         deadline = time.monotonic() + limit_s
         while text not in (said := container.logs().decode(errors="replace")):
             container.reload()
@@ -68,7 +68,6 @@ class Tracker:
             time.sleep(0.3)
 
     def remove(self) -> None:
-        """Remove every container that was made."""
         for container in self.started:
             with contextlib.suppress(docker.errors.NotFound):
                 container.remove(force=True)
@@ -80,5 +79,4 @@ def tiny(name: str, *overrides: str, train: Sequence[str] = ("train",)) -> list[
 
 
 def owners(folder: Path) -> set[int]:
-    """Return the owners of every file and folder under one."""
     return {path.lstat().st_uid for path in folder.rglob("*")}

@@ -1,4 +1,4 @@
-"""The SIF: its own test, a read-only root, users, what leaks in from the host, a signal and its exit code."""
+"""The SIF: its own test, its read-only root, users, isolation from the host, a signal and its exit code."""
 
 import json
 import os
@@ -23,7 +23,7 @@ Finished = subprocess.CompletedProcess[str]
 
 @pytest.fixture
 def run_sif(sif: Path, image_variables: dict[str, str], work: Path):
-    """Run `apptainer COMMAND SIF WORDS` in the folder `work`, as root or as the user nobody."""
+    """Return a function that runs `apptainer COMMAND SIF WORDS` in the folder `work`, as root or as nobody."""
 
     def run(command: str, *words: str, as_nobody: bool = False, **variables: str) -> Finished:
         prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if as_nobody else []
@@ -39,10 +39,10 @@ def tiny(name: str, *overrides: str) -> list[str]:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """A folder that Apptainer mounts (it is the working directory), and that everybody can write."""
+    """Return a folder that Apptainer mounts (the working directory) and that every user can write to."""
     folder = tmp_path / "work"
     folder.mkdir()
-    # The session and pytest keep their folders to their own user.
+    # The session and pytest keep their folders private.
     for above in (tmp_path, *(one for one in tmp_path.parents if one.is_relative_to(tempfile.gettempdir()))):
         above.chmod(0o755)
     (folder / "tiny.yaml").write_text(TINY.read_text())
@@ -62,7 +62,7 @@ def test_it_says_how_it_is_used_and_what_it_is(run_sif) -> None:
 
 
 def test_an_ordinary_user_trains_with_a_hostile_home(run_sif, work) -> None:
-    """The host's home is mounted: a torch in ~/.local or on PYTHONPATH must not be the one that trains."""
+    """The host's home is mounted: a torch in ~/.local or on PYTHONPATH must not be imported."""
     if os.geteuid():
         pytest.skip("becomes another user, which only root can")
     home = work / "home"
@@ -90,7 +90,7 @@ def test_the_root_is_read_only(run_sif) -> None:
 
 
 def test_a_signal_reaches_the_trainer(sif, image_variables, work) -> None:
-    """Sent to apptainer alone, as srun sends it to its task."""
+    """The signal is sent to apptainer alone, as srun sends it to its task."""
     log = work / "said"
     words = tiny("signalled", *LONG)
     with log.open("w") as file:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def inside(sif: Path, image_variables: dict[str, str], cache, tmp_path):
-    """Words and variables of `srun … apptainer exec … SIF train` for a run in this test's folder."""
+    """Return the words and variables of `srun … apptainer exec … SIF train` for a run in this test's folder."""
     variables = {
         "PATH": image_variables["PATH"],
         "APPTAINER_DROP_CAPS": image_variables.get("APPTAINER_DROP_CAPS", ""),
@@ -34,7 +34,7 @@ def inside(sif: Path, image_variables: dict[str, str], cache, tmp_path):
 
 
 def test_cleanenv_is_refused_by_its_name(slurm: Slurm, inside, tmp_path) -> None:  # noqa: F811
-    """Without SLURM_* each of the four tasks would train alone, on the same device, into folders of its own."""
+    """Without SLURM_* each of the four tasks would train alone, on the same device, into a separate folder."""
     words, variables = inside
     command = words("alone", flags=("--cleanenv",))
     done = slurm.srun("-N2", "--ntasks-per-node=2", "-t3", *command, limit_s=200, **variables)

@@ -1,7 +1,7 @@
-"""Every command of docs/containers.md does what it says.
+"""Every command of docs/containers.md works.
 
-The words are the page's. Behind them, small programs named docker and apptainer leave out what cannot be here (GPUs, a
-build that pulls), put in the image under test, and make the data and the model small.
+The commands are run as written. Small programs named docker and apptainer remove what cannot run here (GPUs, a build
+that downloads), insert the image under test, and make the data and the model small.
 """
 
 import json
@@ -52,7 +52,7 @@ def test_the_page_has_every_way() -> None:
 
 @pytest.fixture(scope="module")
 def documented_name(image: str, engine_client) -> Iterator[None]:
-    """The image under the name that the page gives it, for what asks the engine about it."""
+    """Tag the image with the name that the page uses, for commands that query the engine."""
     engine_client.images.get(image).tag("noether", "latest")
     yield
     if image != "noether:latest":
@@ -61,7 +61,7 @@ def documented_name(image: str, engine_client) -> Iterator[None]:
 
 @pytest.fixture
 def workplace(documented_name: None, image: str, image_variables: dict[str, str], tmp_path: Path) -> Workplace:
-    """A user's folder with the project's files, and the programs on the PATH."""
+    """Return a user's folder with the project's files, and an environment with the programs on the PATH."""
     folder, programs = tmp_path / "user", tmp_path / "bin"
     folder.mkdir()
     programs.mkdir()

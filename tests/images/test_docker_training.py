@@ -1,4 +1,4 @@
-"""Training under docker: in a mounted folder, cut off from the host, stopped and resumed, in an own project."""
+"""Training under docker: in a mounted folder, cut off from the host, stopped and resumed, in a user's project."""
 
 import json
 import os
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_run_in_a_mounted_folder_is_the_caller_s_and_is_resumed(containers, work, user, own) -> None:
-    """With a read-only root, no network, no home, no entry in the password file and a PYTHONPATH that breaks torch."""
+    """The container has a read-only root, no network, no home, no password entry and a PYTHONPATH that breaks torch."""
     (work / "evil").mkdir()
     (work / "evil" / "torch.py").write_text("raise SystemExit('the PYTHONPATH of the host was used')\n")
     cut_off = {"read_only": True, "network_mode": "none", "cap_drop": ["ALL"]}
@@ -40,7 +40,7 @@ def test_a_run_in_a_mounted_folder_is_the_caller_s_and_is_resumed(containers, wo
 
 
 def test_any_script_runs_on_two_ranks(containers, own) -> None:
-    """It is found by PYTHONPATH, and its words reach it."""
+    """PYTHONPATH finds the script, and its arguments reach it."""
     given = {"volumes": {str(ANY_SCRIPT): {"bind": "/site/own.py"}}, "environment": {"PYTHONPATH": "/site"}}
     done = containers.run("run", "accelerator=cpu", "devices=2", "-m", "own", "join", **given, **own, code=0)
     assert done.out.count("of 2 on ") == 2, done.out + done.err
@@ -57,7 +57,7 @@ def test_a_signal_reaches_the_trainer_through_tini(containers, work, own) -> Non
 
 
 def test_docker_s_own_shared_memory_is_too_small_for_loader_workers(containers, work, own) -> None:
-    """64 MiB: torch's workers would die of "Bus error" somewhere in the first epoch."""
+    """Docker's default is 64 MiB, with which torch's workers would die of "Bus error" during the first epoch."""
     refused = containers.run(*tiny("small", "num_workers=2"), **own, code=2)
     assert "64 MiB" in refused.err
     assert "--shm-size=" in refused.err
@@ -87,11 +87,11 @@ def test_a_folder_that_cannot_be_written_offers_no_mount_of_the_host(containers,
 
 
 PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
-"""Python files alone, which the image's Python takes from this one's."""
+"""Packages of pure Python, copied from this Python for the image's."""
 
 
 def lend_pytest(folder: Path) -> None:
-    """Link what pytest is made of into a folder."""
+    """Copy pytest and its dependencies into a folder."""
     for package in PYTEST:
         for file in files(package) or ():
             if file.suffix in (".py", ".json") or file.name in ("METADATA", "entry_points.txt"):

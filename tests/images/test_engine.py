@@ -1,4 +1,4 @@
-"""The engine of our own: two builds are one, and what it changes on the machine is as before when it is gone."""
+"""Our own engine builds reproducibly and, once removed, leaves the machine's firewall unchanged."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from images.making import IMAGES, Making, are_required
 
 pytestmark = pytest.mark.nightly
 
-# In a network of its own: the machine's firewall is not this test's, and another engine may be changing it.
+# In its own network namespace, so that neither the machine's firewall nor another engine is affected.
 SCRIPT = """
 set -eu
 ip link set lo up
@@ -33,7 +33,6 @@ test ! -e {state}
 
 @pytest.fixture
 def engine_packages(making: Making | None) -> None:
-    """Wait until docker is installed."""
     if making is not None:
         assert making.wait("check") is not None
         assert making.wait("build", 2000) is not None
@@ -49,14 +48,14 @@ def test_the_firewall_is_as_before(engine_packages: None) -> None:
         before, during, after = (Path(f"{state}.{when}").read_text() for when in ("before", "during", "after"))
     assert "DOCKER-USER" in during
     assert "-P FORWARD DROP" in during
-    # What somebody else has added meanwhile stays, and so does what was there.
+    # Both the earlier rules and a rule that someone added meanwhile stay.
     assert sorted(after.splitlines()) == sorted([*before.splitlines(), "-A INPUT -s 10.9.7.0/24 -j ACCEPT"])
 
 
 def content(client, name: str) -> dict:
-    """What an image holds: the digests of its layers, and its settings.
+    """Return the content of an image: the digests of its layers, and its settings.
 
-    Not its own digest: BuildKit before 0.11 writes the time of the build into the record that it is the digest of.
+    The image's own digest is left out: BuildKit before 0.11 includes the time of the build in it.
     """
     found = client.images.get(name).attrs
     return {"layers": found["RootFS"]["Layers"], "settings": found["Config"]}
@@ -64,7 +63,7 @@ def content(client, name: str) -> dict:
 
 @pytest.mark.timeout(3600)
 def test_two_builds_are_one(making: Making | None, image: str, engine_client) -> None:
-    """The second uses nothing of the first: every package is installed and every file compiled again."""
+    """The second build uses nothing of the first: every package is installed and every file compiled again."""
     if making is None:
         pytest.skip("needs the folder in which the image was built, not an image that NOETHER_IMAGE names")
     first = content(engine_client, image)

@@ -1,4 +1,4 @@
-"""What is in the docker image, that each part of it serves, and how its programs hand arguments on."""
+"""The contents of the docker image, that each part works, and how its programs pass on arguments."""
 
 import json
 import os
@@ -23,13 +23,13 @@ from images.containers_of_tests import tiny
 pytestmark = pytest.mark.slow
 
 SIZE_LIMIT = {"cpu": 1.40e9, "cu130": 6.5e9}
-"""Bytes of an image, unpacked; 0.27 GB of it are VTK. What makes it larger is to be seen in a diff of this line."""
-# What the image's ENV holds: nothing that a user tunes (under Apptainer it would win over the host's export).
+"""Maximum bytes of an unpacked image; 0.27 GB of it are VTK. Raising a limit makes growth visible in a diff."""
+# The ENV of the image; no setting that a user tunes, since under Apptainer it would override the host's export.
 GPU_ENV = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 ENV = {
     "cpu": {},
     "cu130": GPU_ENV | {"NVIDIA_REQUIRE_CUDA": "cuda>=13.0"},
-    # Drivers of CUDA 12.0 serve 12.6: minor-version compatibility.
+    # Drivers of CUDA 12.0 support 12.6: minor-version compatibility.
     "cu126": GPU_ENV | {"NVIDIA_REQUIRE_CUDA": "cuda>=12.0"},
 }
 NASTY = [
@@ -48,7 +48,7 @@ def main():
 
 @pytest.fixture(scope="module")
 def echo(tmp_path_factory) -> Path:
-    """A program in the place of noether's package, behind the image's own programs; prints its name and its words."""
+    """Return a replacement of noether's package for the image's programs; it prints their names and arguments."""
     package = tmp_path_factory.mktemp("echo") / "noether"
     cli = package / "cli"
     cli.mkdir(parents=True)
@@ -88,7 +88,7 @@ def test_apptainer_hands_over_every_word_as_it_is(program: str, sif, image_varia
 def test_each_command_is_a_program_of_the_image(containers) -> None:
     commands = {verb: verb for verb in verbs() if " " in verb}
     commands |= {name: verb for name, verb in programs().items() if verb in verbs()}
-    # By env, as programs: export is a word of the shell itself.
+    # Through env, because export is a builtin of the shell.
     script = "; ".join(f"env {command} --help | sed -n 2p" for command in commands)
     done = containers.run("-c", script, entrypoint=["sh"])
     said = [f"{line} " for line in done.out.splitlines()]
@@ -138,7 +138,7 @@ def test_every_user_can_read_everything_and_change_nothing(containers) -> None:
 
 
 def test_bytecode_is_there_and_is_not_checked_against_sources(containers) -> None:
-    """Importing torch without bytecode takes twice as long, and a user who cannot write cannot make any."""
+    """Importing torch without bytecode takes twice as long, and a user without write access cannot create any."""
     script = (
         "import glob, pathlib\n"
         "for name in ('/opt/venv/lib/python3.11/site-packages/torch', '/opt/noether/noether'):\n"
@@ -150,13 +150,12 @@ def test_bytecode_is_there_and_is_not_checked_against_sources(containers) -> Non
 
 
 def zombies(container) -> list[str]:
-    """The ended processes of a container that nobody has reaped."""
     script = "grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null; true"
     return container.exec_run(["sh", "-c", script]).output.decode().split()
 
 
 def test_the_first_process_reaps_what_others_leave(containers, own) -> None:
-    """A shell that ends before its child leaves it to PID 1."""
+    """If a shell ends before its child, PID 1 inherits the child."""
     container = containers.start(*tiny("orphans", *LONG), **own)
     containers.wait_for_output(container, "\nupdate ")
     assert container.exec_run(["cat", "/proc/1/comm"]).output.decode().strip() == "tini"
@@ -166,7 +165,7 @@ def test_the_first_process_reaps_what_others_leave(containers, own) -> None:
 
 
 def test_a_new_cache_volume_can_be_written(containers) -> None:
-    """As docs/containers.md says: -v noether-cache:/cache -e XDG_CACHE_HOME=/cache."""
+    """docs/containers.md documents these options: -v noether-cache:/cache -e XDG_CACHE_HOME=/cache."""
     volume = containers.client.volumes.create()
     try:
         containers.run(
@@ -185,7 +184,7 @@ def test_a_new_cache_volume_can_be_written(containers) -> None:
 
 @pytest.mark.nightly
 def test_an_image_with_one_more_package(containers, built, tmp_path) -> None:
-    """The Dockerfile of docs/containers.md; its package comes from a folder, since a build here reaches no index."""
+    """Build the Dockerfile of docs/containers.md, with its package in a folder, since a build here reaches no index."""
     page = (REPOSITORY / "docs" / "containers.md").read_text()
     (text,) = re.findall(r"^```dockerfile\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     (package,) = re.findall(r"pip install .* (\w+)$", text, re.MULTILINE)
@@ -214,7 +213,7 @@ PROVIDER = (
     "import ctypes, glob; (library,) = glob.glob('/usr/lib/*/libibverbs/libmlx5-*.so'); ctypes.CDLL(library); "
     "assert open('/etc/libibverbs.d/mlx5.driver').read()"
 )
-# The part: a command that serves only with it.
+# Each part, and a command that works only with it.
 PARTS = {
     "pyvista, and its readers of VTK": f'{PYTHON} "{MESH}"',
     "uvicorn": f'{PYTHON} "import uvicorn, noether.watch.serve"',
@@ -227,7 +226,7 @@ PARTS = {
 
 
 def test_each_part_serves(containers) -> None:
-    """One container for all of them; it says which do."""
+    """One container tests all of them and prints those that work."""
     script = "\n".join(f"({command}) >&2 && echo '{part}'" for part, command in PARTS.items())
     done = containers.run("-c", script, entrypoint=["sh"])
     assert done.out.splitlines() == list(PARTS), done.err

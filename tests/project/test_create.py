@@ -1,4 +1,4 @@
-"""`noether init` writes a project that trains and whose test passes, in an environment that has the wheel alone."""
+"""`noether init` writes a project that trains and whose test passes, in an environment with only the wheel."""
 
 import json
 import os
@@ -16,10 +16,10 @@ from noether.project.create import create_here, package_name, template_files
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of a new virtual environment: noether from a wheel of this checkout, the rest from this one's.
+    """Return the programs of a new virtual environment, with noether from a wheel of this checkout.
 
-    A path file lends the packages that noether needs, which would take minutes to install again; the editable noether
-    of this environment does not come with them.
+    A path file lends it this environment's packages, which would take minutes to install again, but not its editable
+    noether.
     """
     root = tmp_path_factory.mktemp("fresh")
     wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={root}"]

@@ -1,4 +1,4 @@
-"""One writer of a run: the newest start; and how often it was started without getting further."""
+"""Only the newest attempt may write a run; attempts without progress are counted."""
 
 import shutil
 import subprocess
@@ -43,7 +43,7 @@ JOB = {"SLURM_JOB_ID": "13"}
 
 
 def elsewhere(folder: RunFolder, **changes) -> None:
-    """Make the holder one of another host."""
+    """Change the holder's host."""
     write_record(folder.attempt, {**parse_record(folder.attempt), "host": "n9", **changes})
 
 
@@ -99,11 +99,11 @@ def save(folder: RunFolder, updates: int) -> None:
 def test_starts_are_told_with_how_far_each_came(folder) -> None:
     record_attempt(folder, 1, 0, "n1")
     save(folder, 4)
-    record_attempt(folder, 2, 4, "n2")  # The first was killed: it came as far as the second began.
+    record_attempt(folder, 2, 4, "n2")  # The first was killed: it had reached the update at which the second began.
     record_outcome(folder, 2, 9, "SIGTERM")
     record_attempt(folder, 3, 9, "n1")
     with folder.attempts.open("a") as file:
-        file.write('{"number": 3, "last')  # Killed in the middle of its last words.
+        file.write('{"number": 3, "last')  # Killed while writing its last record.
     record_attempt(folder, 4, 9, "n1")
     rows = [(row.number, row.start_update, row.last_update, row.outcome) for row in read_attempts(folder)]
     assert rows == [(1, 0, 4, "killed"), (2, 4, 9, "SIGTERM"), (3, 9, 9, "killed"), (4, 9, None, None)]
@@ -119,7 +119,7 @@ def test_starts_that_end_before_their_ranks_meet_count(folder) -> None:
 
 
 def writes(lease, folder: RunFolder):
-    """Everything that a start may do to the folder of its run, by name."""
+    """Return every way in which an attempt may write to its run's folder, by name."""
     checkpoint = folder.checkpoints / "update-000000004"
     return {
         "record": lambda: write_record(folder.result, {"of": "the older"}, lease),
@@ -132,7 +132,7 @@ def writes(lease, folder: RunFolder):
 
 @pytest.mark.parametrize("moment", ["before-it-looks", "after-its-look", "before-it-writes"])
 def test_a_start_that_comes_too_late_leaves_the_run_to_the_one_that_has_it(moment, folder, monkeypatch) -> None:
-    """It was frozen, or prepared its data, after it had decided from where it starts."""
+    """The attempt was frozen, or prepared its data, after deciding where to start."""
     after, takers = attempts_so_far(folder), []
 
     def newer_takes(*given: object) -> None:
@@ -158,7 +158,7 @@ def test_a_start_that_comes_too_late_leaves_the_run_to_the_one_that_has_it(momen
 @pytest.mark.parametrize("act", ["record", "history", "checkpoint", "drop", "publish"])
 @pytest.mark.parametrize("moment", ["before-it", "after-its-look"])
 def test_a_start_that_has_lost_the_run_changes_nothing(act, moment, folder, monkeypatch) -> None:
-    """After its look: it was frozen there, while another start took the run and trained to the end."""
+    """At "after-its-look", the attempt is frozen after the check, while another takes the run and trains to the end."""
     older = take_lease(folder, JOB)
     save(folder, 4)
     elsewhere(folder)
@@ -252,7 +252,7 @@ def test_a_run_that_is_renamed_while_it_trains_ends_and_is_found_again(start, no
 
 
 def test_an_attempt_of_another_host_is_seen_before_a_start_decides(folder, monkeypatch) -> None:
-    """On NFS a host may have what it has read of a folder for a minute, or until it makes a name there itself."""
+    """On NFS a host may cache what it read of a folder for a minute, or until it creates a name there itself."""
     views: dict[str, dict[Path, bytes]] = {"n1": {}, "n2": {}}
     read, make, probe = records.read_plain, Path.mkdir, tempfile.NamedTemporaryFile
     monkeypatch.setattr(records, "read_plain", lambda path, *most: views[host].setdefault(path, read(path, *most)))

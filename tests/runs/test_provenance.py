@@ -1,4 +1,4 @@
-"""What a run says of the program, the image and the machine that made it."""
+"""The program, the image and the machine that a run records."""
 
 import ast
 import compileall
@@ -57,7 +57,7 @@ def test_the_driver_s_version(text: str, version: str, tmp_path) -> None:
 
 def test_the_version_of_the_nccl_that_torch_needs(monkeypatch) -> None:
     needs = ["filelock", 'nvidia-nccl-cu13==2.28.9; platform_system == "Linux"']
-    assert nccl_version(["filelock", "nvidia-nccl-cu99"]) is None  # Not installed.
+    assert nccl_version(["filelock", "nvidia-nccl-cu99"]) is None  # This package is not installed.
     monkeypatch.setattr("noether.runs.provenance.version", {"nvidia-nccl-cu13": "2.28.9"}.__getitem__)
     assert nccl_version(needs) == "2.28.9"
     assert nccl_version(["filelock"]) is None
@@ -83,7 +83,7 @@ def test_the_sources_that_learn_are_known_wherever_they_lie(place: str, tmp_path
     own = {"own_model", "own_parts", "own_parts.blocks"}
     assert own | {"noether.core.data.order"} <= first.keys()
     assert not any(name.startswith(("noether.runs", "noether.config", "colorsys", "json")) for name in first)
-    shutil.copytree(tmp_path / "first", other)  # With __pycache__, as the first has left it.
+    shutil.copytree(tmp_path / "first", other)  # With the __pycache__ that the first import left.
     expected = first
     if place == "archive":
         other = Path(shutil.make_archive(str(other), "zip", other))
@@ -94,7 +94,7 @@ def test_the_sources_that_learn_are_known_wherever_they_lie(place: str, tmp_path
         assert expected.keys() == first.keys()
         for path in before:
             path.write_bytes(path.read_bytes()[:8] + bytes(8) + path.read_bytes()[16:])
-    elif place == "site-packages":  # What lies beside an installed module is of others.
+    elif place == "site-packages":  # Modules beside an installed one belong to other packages.
         expected = {name: digest for name, digest in first.items() if not name.startswith("own_parts")}
     elif place == "changed":
         (other / "own_parts/blocks.py").write_text("width = 2\n")
@@ -104,7 +104,7 @@ def test_the_sources_that_learn_are_known_wherever_they_lie(place: str, tmp_path
 
 
 def test_the_lock_names_every_package_exactly() -> None:
-    """What is installed because we, or what we install, ask for it: a version that floats is found on another day."""
+    """All direct and indirect requirements: an unpinned version could differ on another day."""
     locked = dict(line.split("==") for line in LOCK.read_text().splitlines() if not line.startswith("#"))
     locked = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in locked.items()}
     asked = [Requirement(line) for line in requires("noether-train") or []]

@@ -1,4 +1,4 @@
-"""The records of a run folder: what is damaged is named, with file and line, and never stops a run."""
+"""Damage in the records of a run folder is reported with file and line, and never stops a run."""
 
 import json
 
@@ -101,7 +101,7 @@ def test_what_is_not_a_number_is_none(value) -> None:
     "content", [b"\xff\xfe", b"3\n", b'{"records.number": "x"}\n', b'{"records.number": 1, "start_update": null}\n']
 )
 def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) -> None:
-    """SIGTERM ended with 1 in place of 75, and the job was not queued again."""
+    """Regression: after SIGTERM the exit code was 1 instead of 75, and the job was not requeued."""
     folder = RunFolder(tmp_path)
     folder.attempts.write_bytes(content)
     record_attempt(folder, 2, 4, "n1")
@@ -110,9 +110,9 @@ def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) 
 
 
 def test_the_mean_rate_is_that_of_the_time_not_of_the_rows() -> None:
-    """As the live page and result.json say it: 10 samples at 1 a second and 10 at 9 take 11.1 s."""
+    """As on the live page and in result.json: 10 samples at 1 a second and 10 at 9 a second take 11.1 s."""
     assert records.mean_rate([{"samples_per_second": 1.0}, {"samples_per_second": 9.0}, {}]) == pytest.approx(1.8)
     assert records.mean_rate([{"samples_per_second": 0.0}]) is None
-    # And by updates: 200 of them at 100 a second and one at 10 take 2.1 s.
+    # Weighted by updates too: 200 at 100 a second and one at 10 a second take 2.1 s.
     rows = [{"update": 100, "samples_per_second": 100.0}, {"update": 200, "samples_per_second": 100.0}]
     assert records.mean_rate([*rows, {"update": 201, "samples_per_second": 10.0}]) == pytest.approx(201 / 2.1)

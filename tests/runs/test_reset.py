@@ -1,4 +1,4 @@
-"""A run is started over without losing the old one, and never under a start that may be alive."""
+"""Starting a run over keeps the old one, and is refused while its attempt may be alive."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_a_start_that_comes_between_looking_and_moving_keeps_its_run(folder: Run
     ids=["torchrun", "requeued", "another-job"],
 )
 def test_a_requeued_job_goes_on_with_its_own_start_alone(environ, own: bool, folder: RunFolder) -> None:
-    """A job that was requeued before it trained still starts the earlier run over."""
+    """If a job was requeued before it trained, its next start still replaces the earlier run."""
     take_lease(folder, {"SLURM_JOB_ID": "7"}).release(75)
     assert is_own_attempt(folder, environ) is own
 

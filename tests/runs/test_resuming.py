@@ -1,4 +1,4 @@
-"""A run that goes on has its own settings, and what is typed beside resume= changes them."""
+"""A resumed run has its own settings, changed by any settings typed with resume=."""
 
 import os
 import shlex
@@ -50,7 +50,7 @@ def test_a_resumed_run_keeps_its_settings_but_for_what_is_typed(resume: str, tmp
 
 
 def test_a_name_in_runs_beside_a_folder_of_that_name_keeps_its_settings(tmp_path: Path, monkeypatch) -> None:
-    """Where the run was looked for twice, it went on from its checkpoint with the settings of another."""
+    """Regression: two lookups of the name disagreed, and a checkpoint was resumed with another run's settings."""
     monkeypatch.chdir(tmp_path)
     make_run(Path("runs"), "cars")
     Path("cars").mkdir()
@@ -62,7 +62,7 @@ def test_a_name_in_runs_beside_a_folder_of_that_name_keeps_its_settings(tmp_path
     ("inside", "resume"), [("checkpoints", "update-000000004"), ("checkpoints/update-000000004", "."), (".", ".")]
 )
 def test_inside_a_run_its_settings_are_its_own_too(inside: str, resume: str, tmp_path: Path, monkeypatch) -> None:
-    """From there its checkpoint was found, and the settings were the default ones."""
+    """Regression: the run's checkpoint was found from there, but the default settings were used."""
     monkeypatch.chdir(make_run(tmp_path, "cars").path / inside)
     config = load_run_config([f"resume={resume}"], None)
     assert (config.seed, config.output_path) == (7, tmp_path)
@@ -108,7 +108,7 @@ def test_a_settings_file_that_is_named_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hp", [None, TINY], ids=["own", "hp"])
 def test_a_run_does_not_go_on_in_another_folder(hp: Path | None, tmp_path: Path) -> None:
-    """It went on in its own, and a disk that refused it was taken for another's."""
+    """Regression: the run resumed in its own folder, and errors of that disk were blamed on the other folder."""
     run = make_run(tmp_path, "cars")
     with refusal("resumed-by-another-name", fix="leave output_path=elsewhere out"):
         load_run_config([f"resume={run.path}", "output_path=elsewhere"], str(hp) if hp else None)
@@ -116,7 +116,7 @@ def test_a_run_does_not_go_on_in_another_folder(hp: Path | None, tmp_path: Path)
 
 @pytest.mark.parametrize(("resume", "hp"), [("{}", None), ("latest", None), ("{}", TINY)], ids=["run", "latest", "hp"])
 def test_a_run_does_not_go_on_under_another_name(resume: str, hp: Path | None, tmp_path: Path) -> None:
-    """It went on in its own folder, and the name was forgotten."""
+    """Regression: the run resumed in its own folder, and the new name was ignored."""
     run = make_run(tmp_path, "cars")
     words = [f"resume={resume.format(run.path)}", f"output_path={tmp_path}"]
     with refusal("resumed-by-another-name") as refused:
@@ -137,7 +137,7 @@ def test_a_name_with_spaces_and_commas_is_continued_by_the_printed_line(tmp_path
 @pytest.mark.parametrize("file", ["gone", "cut-off", "of-a-start-that-saved-nothing"])
 @pytest.mark.parametrize("resume", ["{run}", "{run}/checkpoints/update-000000006"])
 def test_the_settings_in_the_checkpoint_count_where_config_yaml_makes_no_run_of_it(file, resume, tmp_path) -> None:
-    """Defaults counted, or the run was refused with the line just typed as the way out."""
+    """Regression: the defaults were used, or the refusal suggested the line just typed."""
     run = make_run(tmp_path, "cars")
     config = load_config([*OWN, f"output_path={tmp_path}", "run_id=cars"])
     meta = META | {"config": config.model_dump(mode="json")}
@@ -152,7 +152,7 @@ def test_the_settings_in_the_checkpoint_count_where_config_yaml_makes_no_run_of_
     assert find_target(config, whole=False).folder == run
     assert checkpoints_here(str(run.path), verify=False, prune=True, keep=None, yes=False, as_json=True) == 0
     assert runs_under(tmp_path, {}) == [run]
-    if file != "of-a-start-that-saved-nothing":  # Whoever evaluates is told, and may have edited it.
+    if file != "of-a-start-that-saved-nothing":  # Evaluation reads config.yaml, since a user may have edited it.
         assert choose_model(WantedModel(str(run.path), "latest", None, trust=False)).config.seed == 7
 
 

@@ -1,4 +1,4 @@
-"""How runs are doing, what they say, and how they are stopped: `noether status`, `logs`, `cancel`."""
+"""`noether status`, `logs` and `cancel`: the state of runs, their output, and how they are stopped."""
 
 import json
 import os
@@ -145,7 +145,7 @@ def test_a_process_is_recorded_and_its_number_alone_does_not_count(tmp_path: Pat
 def test_the_job_of_a_task() -> None:
     assert job_of_task({}) is None
     assert job_of_task(job := {"SLURM_JOB_ID": "12"}) == "12"
-    # The last element of an array has the array's own id: requeued by it, all of them would start again.
+    # The last element of an array has the array's own id; requeueing that id would restart all elements.
     assert job_of_task({**job, "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}) == "12_3"
 
 
@@ -178,7 +178,7 @@ def test_a_local_run_is_shown_read_and_stopped(start, noether, tmp_path: Path) -
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of stand-ins for Slurm's commands: squeue gives job 12 the state in `state`, scancel takes it away."""
+    """Return a folder of fake Slurm commands: squeue gives job 12 the state in `state`, scancel removes the job."""
     line = chr(31).join(("12", "$(cat state)", "1:00", "None", "cars", "", ""))
     for name, text in {
         "sbatch": "",
@@ -198,7 +198,7 @@ TOLD = {"RUNNING": f"--signal={JOB_STOP_SIGNAL} 12", "PENDING": "12", "REQUEUE_H
 def test_a_job_that_has_begun_is_told_to_save_and_one_that_waits_is_removed(state: str, told: str, slurm: Path) -> None:
     folder = folder_with(slurm / "run", {"job.json": {"job": "12"}, "result.json": {}})
     lease = take_lease(folder, {"SLURM_JOB_ID": "12"}, is_task=True)
-    record_meeting(folder, lease.own.number)  # All that cancel waits for: a start that only evaluates writes no plan.
+    record_meeting(folder, lease.own.number)  # cancel needs no more: an attempt that only evaluates writes no plan.
     (slurm / "state").write_text(state)
     assert cancel_run(str(folder.path)) == 0
     assert (slurm / "told").read_text() == f"{told}\n"

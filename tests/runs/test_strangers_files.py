@@ -1,4 +1,4 @@
-"""Files that a stranger has put into a run folder: links, pipes, devices and endless files in the place of ours."""
+"""A stranger puts links, pipes, devices and endless files into a run folder in place of ours."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def put(way: str, path: Path) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("way", WAYS)
 def test_whatever_reads_a_run_folder_passes_over_what_is_no_plain_file(way: str, tmp_path: Path) -> None:
-    """status, cancel, report, logs and watch read by these functions."""
+    """status, cancel, report, logs and watch read through these functions."""
     folder = RunFolder(tmp_path / "run")
     shutil.copytree(RUN, folder.path)
     for name in (*FILES, *MORE):
@@ -73,7 +73,7 @@ def test_whatever_reads_a_run_folder_passes_over_what_is_no_plain_file(way: str,
     assert run_state(folder, {}).state == "lost" or way in ("a link to a file", "eight terabytes")
     assert len(read_run(folder).troubles) >= 5
     assert log_files(folder, None) == ([folder.logs / "rank-0.log"] if way == "eight terabytes" else [])
-    if way != "eight terabytes":  # A log may be as large as it likes: it is read by its end.
+    if way != "eight terabytes":  # A log may have any size: only its end is read.
         assert _log_end(folder.logs / "rank-0.log") == []
     with pytest.raises(RequestError):
         read_dumped(folder.config)
@@ -140,7 +140,7 @@ def test_nothing_is_written_through_a_link(name: str, write, way: str, tmp_path:
 
 
 def test_the_name_before_the_name_cannot_be_guessed(tmp_path: Path) -> None:
-    """A link that lies under what would be the next partial name would be written through."""
+    """Otherwise a write would follow a stranger's link at the next partial name."""
     names = {UNFENCED.partial(tmp_path / "report.html").name for _ in range(20)}
     assert len(names) == 20
     assert not any(str(os.getpid()) in name.split(".") for name in names)
@@ -169,7 +169,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("owner", [0, 65534], ids=["own", "a stranger's"])
 @pytest.mark.parametrize(("made", "make"), MAKERS.items(), ids=MAKERS)
 def test_a_folder_that_is_a_strangers_link_is_not_written_to(owner, made, make, tmp_path: Path, monkeypatch) -> None:
-    """A new run in a folder of a group is a link to somewhere else; or a folder of a run is."""
+    """The link takes the place of a new run in a group's folder, or of a folder inside a run."""
     monkeypatch.setattr(time, "time", lambda: 9.0)
     link, elsewhere = tmp_path / "link", tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -182,7 +182,7 @@ def test_a_folder_that_is_a_strangers_link_is_not_written_to(owner, made, make, 
 
 @pytest.mark.timeout(100)
 def test_the_commands_end_at_a_folder_of_pipes(noether, tmp_path: Path) -> None:
-    """One such folder blocked `noether status` of everybody."""
+    """Regression: one such folder blocked everyone's `noether status`."""
     for name in ("sound", strange := "\x1b[31mstrange"):
         shutil.copytree(RUN, tmp_path / "runs" / name)
     for name in (*FILES[1:], *MORE, "checkpoints/update-000000002/meta.json"):

@@ -1,4 +1,4 @@
-"""Somebody else's run folder does not run code unasked, and its settings do not read secrets."""
+"""Another user's run folder does not run code without permission, and its settings do not read secrets."""
 
 import json
 import os
@@ -28,7 +28,7 @@ CHECKPOINT = Path("checkpoints") / "update-000000002"
 
 
 def settings_of(model: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """The settings of a run of this package's own, with another model."""
+    """Return the settings of a run with this package's own components and another model."""
     return {**yaml.safe_load((RUN / "config.yaml").read_text()), "model": model, **more}
 
 
@@ -69,7 +69,7 @@ def test_a_run_of_this_user_is_trusted(home: Path, tmp_path: Path) -> None:
 def test_a_run_that_was_unpacked_here_is_not(home: Path, tmp_path: Path) -> None:
     folder = run_with(tmp_path, CODE)
     mark_own(folder, CODE)
-    moved = json.dumps(json.loads((folder.path / MARK).read_text()) | {"folder": "/tmp"})  # Where their code is.
+    moved = json.dumps(json.loads((folder.path / MARK).read_text()) | {"folder": "/tmp"})  # Another one.
     for signature in ("{}", '{"signature": "0"}', "[", "[]", "[" * 100_000, '{"signature": null}', moved):
         (folder.path / MARK).write_text(signature)
         with refusal(seen="model.kind=os.system") as refused:
@@ -109,7 +109,7 @@ def test_a_file_of_another_user_is_not(home: Path, tmp_path: Path) -> None:
     [
         "slurm_lint.finding.run",  # subprocess.run, which that module imports
         "noether.common.dotted_path.load_object",
-        REGISTRY["upt"],  # ours, but not by the name of the registry
+        REGISTRY["upt"],  # our own class, but not by its registry name
         "os.system",
         "${run_id}",
         "upt ",
@@ -122,7 +122,7 @@ def test_what_is_neither_registered_nor_granted_is_not_imported(kind: str) -> No
 
 
 def test_reading_settings_puts_no_working_directory_on_the_path(tmp_path: Path) -> None:
-    """A file of a stranger's folder would stand before every module that is imported later."""
+    """Otherwise a stranger's file in that folder would shadow every module imported later."""
     code = "import sys, noether.config.schema; print(sys.argv[1] in sys.path)"
     command = [sys.executable, "-P", "-c", code, str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
@@ -158,7 +158,7 @@ def test_nothing_else_makes_code_of_a_name_or_of_a_file() -> None:
 @pytest.mark.parametrize("file", ["config.yaml", "meta.json"])
 @pytest.mark.parametrize("words", ["evaluate run", "predict run --mesh car.stl", "export run out"])
 def test_no_command_runs_anything_of_a_stranger(noether, home: Path, tmp_path: Path, words: str, file: str) -> None:
-    """Those in a checkpoint count where config.yaml cannot be read. More such runs: tests/faults/forged_run.py."""
+    """If config.yaml is unreadable, the checkpoint's settings are used. More such runs: tests/faults/forged_run.py."""
     shutil.copytree(RUN, tmp_path / "run")
     (tmp_path / "run" / "config.yaml").write_text(dump_config(CODE))
     mark_own(RunFolder(tmp_path), CODE)

@@ -1,4 +1,4 @@
-"""`noether lint`: what slurm-lint is taught of `noether train` and `noether run`, and a wrong call."""
+"""`noether lint`: the checks of `noether train` and `noether run` that slurm-lint gains, and a wrong call."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ TWO = "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=4 --gpus-per-node=4\n"
 EACH = TWO.replace("node=4 ", "node=1 ")
 NINE, SHARED_BY_NONE = "trainer.effective_batch_size=9", ["batch-not-divisible"]
 KNOWN = Asked(programs=(NoetherLines(read_train_line),))
-LINES = {  # name: (options, the line, what is found)
+LINES = {  # name: (options, the line, the rules found)
     "a-batch-that-its-ranks-share": (TWO, "srun -K noether train trainer.effective_batch_size=64", []),
     "a-batch-that-they-do-not": (TWO, f"srun -K noether train {NINE}", SHARED_BY_NONE),
     "in-its-image": (TWO, f"srun -K apptainer exec --nv a/noether.sif train {NINE}", SHARED_BY_NONE),

@@ -30,7 +30,7 @@ class Encoders(nn.Module):
 
 
 class Contrast(Task):
-    """Each is to find the other of its pair among those of its batch."""
+    """Each sample must find its partner among those of its batch."""
 
     def loss(self, found, batch):
         scores = found["scale"] * found["one"] @ found["other"].T
@@ -38,7 +38,7 @@ class Contrast(Task):
 
 
 class Series(Pairs):
-    """One to seven steps, and how many of their numbers are positive."""
+    """Series of one to seven steps, with the number of positive steps as the target."""
 
     def __getitem__(self, index):
         steps = self.one[index, : 1 + index % 7, None]
@@ -66,7 +66,7 @@ class Count(Task):
 
 
 class Stream(IterableDataset):
-    """Twenty series, or nine, one after another."""
+    """Twenty series (training) or nine, one after another."""
 
     def __init__(self, split, root):
         self.split = split
@@ -80,7 +80,7 @@ class Stream(IterableDataset):
 
 
 class Weighted(Series):
-    """Long series twice as often as short ones, 21 an epoch; some drawn several times."""
+    """Draw 21 series per epoch, some several times; long ones are twice as likely as short ones."""
 
     def sampler(self, indices, generator):
         weights = torch.tensor([1.0 + (index % 7 > 3) for index in indices])

@@ -1,4 +1,4 @@
-"""A user's own model with one complex weight, data that only both of its parts explain, and data on a grid."""
+"""A user's own model with one complex weight, data that need both of its parts, and data on a grid."""
 
 import torch
 from torch import nn
@@ -23,7 +23,7 @@ class Turned:
 
 
 class Diffusion:
-    """Periodic temperatures (1, 16, 16) before and after: each wave k is damped by exp(-k²/20)."""
+    """Periodic temperatures (1, 16, 16) before and after diffusion: each wave k is damped by exp(-k²/20)."""
 
     def __init__(self, split, root, count):
         self.x = torch.randn(count, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(len(split)))
@@ -39,7 +39,7 @@ class Diffusion:
 
 
 class OneWeight(nn.Module):
-    """The real part of w x, and a complex buffer that does nothing."""
+    """The real part of w x, and a complex buffer without effect."""
 
     def __init__(self):
         super().__init__()
@@ -52,8 +52,6 @@ class OneWeight(nn.Module):
 
 
 class Regression(Task):
-    """Squared error."""
-
     def loss(self, predictions, batch):
         return (predictions["y"] - batch["y"]).square().mean()
 

@@ -1,4 +1,4 @@
-"""Callbacks by dotted path: the run calls them and one may end it; what it could not call is refused at once."""
+"""Callbacks by dotted path: the run calls them and one may end it; an invalid one is refused at once."""
 
 import json
 import re

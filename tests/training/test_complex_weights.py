@@ -1,4 +1,4 @@
-"""Complex weights and buffers stay complex, in the precision of the run; both parts are learned, saved and resumed."""
+"""Complex weights and buffers stay complex, in the run's precision; both parts are learned, saved and resumed."""
 
 import json
 from collections.abc import Callable

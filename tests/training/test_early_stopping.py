@@ -1,4 +1,4 @@
-"""Which checkpoint is the best, and a run that ends because none is better: complete, and the same when resumed."""
+"""The best checkpoint, and a run that ends early for lack of a better one: complete, and the same when resumed."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from noether.runs.metrics import described_in
 from noether.runs.records import read_metrics, read_record
 
 FIXED = "lift_coefficient/floor_r2"
-"""Of the true field, so that it stays the same and the first evaluation is the best; it says no direction."""
+"""A metric of the true field alone: constant, so that the first evaluation is the best; no direction is given."""
 WORSE = (
     *("optimizer.learning_rate=1e-6", f"trainer.select_by=-{FIXED}"),
     *("trainer.evaluate_every=1 updates", "trainer.checkpoint_every=1 updates"),
@@ -40,7 +40,7 @@ def test_a_run_that_does_not_improve_ends_complete_and_resumes_to_the_same(train
     done, calm = train("calm", *patient)
     assert done.code == 0, done.out + done.err
     assert (last_update(calm), calm.result.is_file()) == (3, True)
-    # Of the weights, as `noether evaluate` of them says too.
+    # The checkpoint whose weights were evaluated, as reported by `noether evaluate` too.
     assert [read_record(calm.result)[key] for key in ("checkpoint", "updates")] == ["update-000000001", 1]
     for record in (calm.plan, calm.result):
         assert described_in(read_record(record))[FIXED].better == "higher"

@@ -1,4 +1,4 @@
-"""What a resumed run is told of bits that will differ."""
+"""The warnings of a resumed run whose results may differ in the last bits."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def test_what_differs_is_said(model, changes, found) -> None:
 
 
 def test_a_run_records_them_and_a_start_on_another_cpu_says_so_in_one_line(train, tmp_path) -> None:
-    """ATEN_CPU_CAPABILITY stands for another kind of CPU; torch reads it once: this start is a process of its own."""
+    """ATEN_CPU_CAPABILITY simulates another kind of CPU. Torch reads it only once, hence the separate process."""
     folder = train("moved", "trainer.max_updates=2")
     plan = json.loads(folder.plan.read_text())
     assert plan["conditions"]["threads"] == plan["threads"]["threads"]

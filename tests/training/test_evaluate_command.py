@@ -1,4 +1,4 @@
-"""`noether evaluate` finds again what the run found, and says what it cannot evaluate."""
+"""`noether evaluate` reproduces the run's own metrics, and names what it cannot evaluate."""
 
 import json
 import subprocess

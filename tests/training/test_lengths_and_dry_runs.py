@@ -1,4 +1,4 @@
-"""A length that a resumed run has passed is refused, and a dry run leaves nothing however it ends."""
+"""A length that a resumed run has passed is refused, and a dry run leaves nothing behind, however it ends."""
 
 import re
 import shutil
@@ -27,7 +27,7 @@ def test_a_length_that_is_passed_is_refused_and_the_fix_goes_on(train, noether) 
 
 @pytest.mark.slow
 def test_a_dry_run_goes_on_from_the_checkpoint_as_the_run_does(train, noether, tmp_path: Path) -> None:
-    """It asked for the weights that the run had begun with, and tried new ones."""
+    """Regression: the dry run required the run's initial weights, and tried new ones."""
     weights = tmp_path / "weights.safetensors"
     first = list_checkpoints(train("first", "trainer.max_updates=2").checkpoints)[-1]
     shutil.copy(first.path / "model.safetensors", weights)

@@ -36,7 +36,7 @@ def test_biases_and_norms_do_not_decay() -> None:
 
 
 def test_muon_makes_matrices_orthogonal_and_leaves_all_else_to_adamw() -> None:
-    """A first step has singular values of about one, scaled to AdamW's size: 0.2·√(larger side) of the rate."""
+    """The first step has singular values of about 1, scaled to AdamW's size: rate · 0.2·√(larger side)."""
     torch.manual_seed(0)
     ours, theirs = same_networks()
     optimizer = build_optimizer(MuonConfig(learning_rate=0.1), ours)
@@ -105,7 +105,7 @@ OF_TORCH = {
 
 @pytest.mark.parametrize(("config", "of_torch"), OF_TORCH.values(), ids=OF_TORCH)
 def test_it_is_torch_s_own_bit_for_bit_through_what_is_unusual(config, of_torch) -> None:
-    """An update without some gradients, a changed learning rate, a state that was loaded."""
+    """The updates include a missing gradient, changed learning rates, and a reloaded state."""
     ours, theirs = same_networks()
     optimizers = [build_optimizer(config, ours), of_torch(parameter_groups(theirs, 0.1), 0.1)]
     for update in range(12):

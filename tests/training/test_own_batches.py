@@ -28,7 +28,7 @@ trainer: {{effective_batch_size: 8, max_updates: 7, precision: float64, evaluate
 
 @pytest.fixture
 def own(noether, tmp_path: Path):
-    """Train own classes by further words to the end; return the run's folder."""
+    """Return a function that trains own classes with more words to the end and returns the run's folder."""
     (tmp_path / "own_batches.py").write_text(Path(__file__).with_name("own_batches.py").read_text())
 
     def train(kinds: dict[str, str], name: str, *words: str) -> RunFolder:
@@ -40,7 +40,7 @@ def own(noether, tmp_path: Path):
 
 
 def scores(folder: RunFolder) -> list[float]:
-    """The losses of the validation and the test split."""
+    """Return the losses of the validation and the test split."""
     rows = [row["metrics"]["loss"] for row in read_metrics(folder.metrics) if row["kind"] == "evaluation"]
     return [*rows, json.loads(folder.result.read_text())["metrics"]["loss"]]
 

@@ -1,4 +1,4 @@
-"""A user's own data set, model and task train by dotted path, from the folder they work in."""
+"""A user's own data set, model and task train by dotted path, from the folder where the user works."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_own_components_train_evaluate_and_report(devices: str, noether, tmp_pat
     assert result["metrics"]["mae"] < 0.05
     assert result["samples"] == 64
     report = tmp_path / "runs/lines/report.html"
-    report.unlink()  # As a kill between the result and the report leaves it.
+    report.unlink()  # As after a kill between the result and the report.
     for text, is_said in ((OWN, False), (f"{OWN}\n# of another day\n", True)):
         (tmp_path / "own.py").write_text(text)
         done = noether("train", "lines.yaml", "run_id=lines", "resume=auto", f"devices={devices}", cwd=tmp_path, code=0)

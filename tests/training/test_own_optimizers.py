@@ -1,4 +1,4 @@
-"""Optimisers and schedules by dotted path: any that a run can use trains and resumes; others are refused."""
+"""Optimisers and schedules by dotted path: usable ones train and resume; others are refused."""
 
 from pathlib import Path
 

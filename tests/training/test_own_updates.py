@@ -1,4 +1,4 @@
-"""Updates that a task makes by itself: torch's plain loop, on any ranks, resumed bit for bit; mistakes are refused."""
+"""A task's own updates match torch's plain loop, on any ranks, and resume bit for bit; mistakes are refused."""
 
 import copy
 import json
@@ -23,7 +23,7 @@ from noether.training.own_update import OwnUpdater, check_own_update, parts_of
 from noether.training.update import NonFiniteError
 from tests.refusal import refusal
 
-# The task of `examples/gan.py`, but for noise that is its samples', so that any ranks learn the same.
+# The task of `examples/gan.py` with noise that depends only on the sample, so that any number of ranks learns the same.
 OWN = """
 import torch.distributed
 from examples.gan import Duel, Gan, Ring
@@ -116,7 +116,7 @@ class Pair(nn.Module):
 
 
 class Plain(Task):
-    """Without `.detach()`: a step takes the gradients of its part alone."""
+    """A task without `.detach()`: each optimizer's step uses only the gradients of its own part."""
 
     def update(self, batch, model, optimizers):
         fake = model.generator(batch["noise"])

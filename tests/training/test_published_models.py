@@ -1,4 +1,4 @@
-"""The published recipes are as published, and samples of differing sizes train and score as they do alone."""
+"""The published recipes match the publications, and samples of differing sizes train and score as each does alone."""
 
 import json
 from pathlib import Path

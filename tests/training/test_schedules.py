@@ -1,4 +1,4 @@
-"""Learning rates at the points that matter: the first update, the end of warm-up, the last update."""
+"""Learning rates at key points: the first update, the end of warm-up, the last update."""
 
 import json
 

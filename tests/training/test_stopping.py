@@ -1,4 +1,4 @@
-"""A stop in the middle of what is long, before a limit, and at numbers that are not finite: all ranks, in words."""
+"""A stop amid a long step, before a limit, or at non-finite numbers: all ranks stop, with a message."""
 
 import json
 import re
@@ -125,7 +125,7 @@ HANGUPS = {
 @pytest.mark.skipif(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, reason="nohup: SIGHUP is ignored")
 @pytest.mark.parametrize(("before", "devices", "code"), HANGUPS.values(), ids=HANGUPS)
 def test_a_closed_terminal_is_a_stop_unless_nohup_ignores_it(before, devices, code, begin, tmp_path) -> None:
-    """torchrun hands SIGHUP on, under nohup too, and makes 1 of every exit code."""
+    """torchrun forwards SIGHUP, even under nohup, and turns every exit code into 1."""
     process = begin(devices, "trainer.max_updates=60", before=before, PAUSE_S="0.1")
     folder = RunFolder(tmp_path / "run")
     wait_for_row(process, folder, "training", 1)
@@ -156,7 +156,7 @@ class Hangs(Lines):
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_stop_is_obeyed_while_a_loader_gives_no_batch(devices, begin, tmp_path) -> None:
-    """One rank saves; of two, the other waits in the update, so that what was saved before is what is kept."""
+    """A single rank saves. With two ranks, one waits in the update, so that only earlier checkpoints are kept."""
     (tmp_path / "hangs.py").write_text(HANGS)
     words = ["dataset.kind=hangs.Hangs", "dataset.count=64", "num_workers=1", f"devices={devices}"]
     process = begin(*words, PYTHONPATH=f"{REPOSITORY}:{OWN}:{tmp_path}")
@@ -176,7 +176,7 @@ def test_a_stop_is_obeyed_while_a_loader_gives_no_batch(devices, begin, tmp_path
 def test_a_stop_during_a_long_first_update_is_said_at_once_and_its_kill_at_the_next_start(
     devices, begin, finish, noether, tmp_path
 ) -> None:
-    """The first update outlives the time that a scheduler leaves between SIGTERM and SIGKILL."""
+    """The first update lasts longer than the time that a scheduler leaves between SIGTERM and SIGKILL."""
     process = begin(f"devices={devices}", PAUSE_S="8")
     read_until(process, "length 60 updates")
     process.send_signal(signal.SIGTERM)
@@ -206,12 +206,12 @@ class Holes(Lines):
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_bad_numbers_at_one_rank_are_seen_by_all_and_the_sample_is_named(policy, noether, tmp_path) -> None:
-    """Two ranks: the one that does not have the sample must decide alike, and say it."""
+    """The rank without the bad sample must make the same decision and report the sample."""
     (tmp_path / "holes.py").write_text(BAD)
     variables = {"PYTHONPATH": f"{REPOSITORY}:{OWN}:{tmp_path}"}
     overrides = ["dataset.kind=holes.Holes", "dataset.count=64", "devices=2", "trainer.max_updates=6"]
     overrides.append(f"trainer.nan_policy={policy}")
-    # Validated on what is finite: sample 7 is of the training split.
+    # Validation uses finite samples: sample 7 is in the training split.
     done = noether("train", *words(tmp_path, "run", *overrides), cwd=tmp_path, **variables)
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     if policy == "stop":
@@ -226,7 +226,7 @@ def test_bad_numbers_at_one_rank_are_seen_by_all_and_the_sample_is_named(policy,
 
 def test_a_start_told_to_save_keeps_its_code_when_srun_ends_the_rest_of_the_step(begin) -> None:
     """`--kill-on-bad-exit` sends SIGTERM to the tasks that are still leaving, and srun returns the highest code."""
-    process = begin("devices=2", PAUSE_S="0.05")  # Else a busy machine may have made every update before the signal.
+    process = begin("devices=2", PAUSE_S="0.05")  # Else a busy machine may have finished before the signal.
     wait_for("the handler", lambda: is_caught(process.pid, signal.SIGUSR2), 60, process=process)
     time.sleep(0.5)
     process.send_signal(signal.SIGUSR2)

@@ -1,4 +1,4 @@
-"""What the time was made of: nothing is missing, nothing is counted twice, and the slowest rank is named."""
+"""The parts of a run's time: none is missing, none counted twice, and the slowest rank is named."""
 
 import gzip
 import json
@@ -44,7 +44,7 @@ def test_on_a_gpu_the_host_s_time_is_divided_as_the_device_s_events_say() -> Non
 
 
 class BusyDevice:
-    """A GPU that the host runs ahead of: it passes its events only once the host waits for them."""
+    """A GPU that lags behind the host: it passes its events only when the host waits for them."""
 
     def __init__(self) -> None:
         self.queued_ms = self.passed_ms = 0.0
@@ -55,7 +55,7 @@ class BusyDevice:
 
 
 class DeviceEvent:
-    """As torch.cuda.Event: asked for a time before the device has passed both events, it raises."""
+    """Like torch.cuda.Event, it raises if asked for a time before the device has passed both events."""
 
     def __init__(self, device: BusyDevice) -> None:
         self.device = device
@@ -84,7 +84,7 @@ def test_a_busy_gpu_is_not_asked_for_a_time_that_it_has_not_measured(updates, mo
                 device.queued_ms += queued_ms
             clock.switch(Part.OTHER)
         clock.switch(Part.REDUCTION)
-        device.passed_ms = device.queued_ms  # The loss is read.
+        device.passed_ms = device.queued_ms  # Reading the loss waits for the device.
         device.queued_ms += 5.0  # Another process's work comes first.
         seconds = clock.take()
         clock.switch(Part.LOGGING)
@@ -134,7 +134,7 @@ def test_the_parts_of_a_run_are_its_wall_time(ranks, train) -> None:
     for rank in whole["ranks"]:
         assert 0.97 < sum(rank.values()) / whole["seconds"] < 1.03
     training = [row for row in rows if row["kind"] == "training"]
-    # All but what came after the last line.
+    # All but the time after the last row.
     covered = sum(sum(row["time_use"].values()) for row in training) / whole["seconds"]
     assert 0.3 < covered <= 1.03
     for part in ("data", "forward", "backward", "optimizer", "evaluation", "checkpoint"):
@@ -148,7 +148,7 @@ def test_the_parts_of_a_run_are_its_wall_time(ranks, train) -> None:
         names = [event.get("name", "") for event in trace["traceEvents"]]
         assert any("addmm" in name or "linear" in name for name in names)
         assert names.count("aten::_fused_adamw_") == 4 * 2  # Weights that decay, and those that do not.
-    if ranks == 1:  # A start that only repeats the evaluation says what the training took.
+    if ranks == 1:  # An attempt that only repeats the evaluation keeps the training's times.
         folder.result.unlink()
         train("timed", "devices=2", "trainer.max_updates=24", "trainer.profile=null", "resume=auto")
         again = json.loads(folder.result.read_text())

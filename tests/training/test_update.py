@@ -1,4 +1,4 @@
-"""One update: accumulation is one large batch, clipping comes last, bad numbers are seen."""
+"""One update: accumulation equals one large batch, clipping comes last, non-finite numbers are detected."""
 
 import copy
 
@@ -159,7 +159,7 @@ def test_fp16_unscales_before_clipping_and_passes_over_overflows() -> None:
     half, single = make(CONFIG, 1, "fp16"), make(CONFIG, 1, "float32")
     batch = {k: v.float() if v.is_floating_point() else v for k, v in make_batch(7).items()}
     norm = single.update([batch], 0.1).gradient_norm
-    # The scaler starts high: overflowing updates leave the weights alone and halve the scale until one fits.
+    # The scale starts high: overflowing updates leave the weights alone and halve the scale until one fits.
     for _ in range(8):
         measured = half.update([batch], 0.1)
         if half.state.progress.skipped_in_a_row == 0:
@@ -183,7 +183,7 @@ def test_weights_that_are_not_finite_are_named_themselves() -> None:
 
 
 def test_where_the_device_is_not_waited_for_the_answer_comes_one_update_late_and_before_anything_is_kept() -> None:
-    """As on a GPU under nan_policy=stop, where reading the norm of every update would stop the host each time."""
+    """This happens on a GPU under nan_policy=stop, where reading each update's norm at once would stall the host."""
 
     def after(batch) -> Updater:
         updater = make(CONFIG, 1)
@@ -196,7 +196,7 @@ def test_where_the_device_is_not_waited_for_the_answer_comes_one_update_late_and
     with pytest.raises(NonFiniteError, match="update 1 is not finite") as caught:
         after(broken(make_batch(7))).update([make_batch(7)], 0.1)
     assert "rank 0: sample 3, t" in str(caught.value)
-    # Of finite numbers, and with a loss that is not: the weights have taken its gradient, and are not blamed alone.
+    # The numbers are finite but the loss is not: the weights have received its gradient, and are not blamed alone.
     with pytest.raises(NonFiniteError, match="or one of samples 0, 1, 2, 3, 4, 5, 6"):
         after(overflowing(make_batch(7))).settle()
     updater = after(make_batch(7))

@@ -1,4 +1,4 @@
-"""The case that each validation keeps for whoever watches the run."""
+"""The case that each validation keeps for someone watching the run."""
 
 from types import SimpleNamespace
 

@@ -1,5 +1,4 @@
-"""The page in a real browser: a run is followed to its end, two are compared, a picture is opened; wide and narrow,
-dark and light. What is asserted is what is seen."""
+"""The page in a real browser, wide and narrow, dark and light: following a run, comparing two, opening a picture."""
 
 import csv
 import io
@@ -39,14 +38,14 @@ new PerformanceObserver(list => list.getEntries().forEach(count)).observe({type:
 
 @pytest.fixture
 def served(environ) -> Iterator[Callable[..., Page]]:
-    """Serve runs until all windows have closed: a window whose program is killed complains of its requests."""
+    """Yield a function that serves runs until all windows have closed; a window complains if its server is killed."""
     with ExitStack() as ended:
         yield lambda *paths: ended.enter_context(serve(environ, *map(str, paths)))
 
 
 @pytest.fixture
 def opened(browser, served) -> Iterator[Any]:
-    """Open an address in a window of its own; a message of its console that is not `forgiven` fails the test."""
+    """Yield a function that opens an address in a new window; console messages not `forgiven` fail the test."""
     contexts, complaints = [], []
 
     def open_page(address: str, width: int = 1400, scheme: str = "light", forgiven: str = "NETWORK_CHANGED") -> Any:
@@ -68,12 +67,12 @@ def opened(browser, served) -> Iterator[Any]:
 
 
 def _go(page: Any, address: str) -> None:
-    """Open an address, again where a network has come or gone while the page was loaded."""
+    """Open an address; retry if a network has come or gone while the page was loading."""
     for last in (False, False, True):
         try:
             page.goto(address)
             page.wait_for_selector("body.filled", timeout=BROWSER_LIMIT_MS if last else 10_000)
-        except Exception:  # Playwright's own, which is not imported where there is no browser.
+        except Exception:  # Playwright's own, which is not imported if there is no browser.
             if last:
                 raise
         else:
@@ -82,7 +81,7 @@ def _go(page: Any, address: str) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, train_in, environ) -> Iterator[SimpleNamespace]:
-    """A folder with two real runs that have ended, and the page on it."""
+    """Yield a folder with two real runs that have ended, and the page that shows it."""
     runs = tmp_path_factory.mktemp("runs")
     ended = [train_in(runs, name, f"seed={seed}") for name, seed in (("first", 1), ("second", 2))]
     with serve(environ, str(runs)) as page:
@@ -100,7 +99,7 @@ def no_sideways_scrolling(page: Any) -> bool:
 
 
 def wait_until(page: Any, is_so: Callable[[], bool]) -> None:
-    """Ask again until it is so: playwright's own waiting for a condition needs eval, which the page forbids."""
+    """Poll until `is_so` is true; playwright's own waiting for a condition needs eval, which the page forbids."""
     until = time.monotonic() + BROWSER_LIMIT_MS / 1000
     while not is_so():
         assert time.monotonic() < until
@@ -108,17 +107,17 @@ def wait_until(page: Any, is_so: Callable[[], bool]) -> None:
 
 
 def painting(page: Any, curve: str) -> str:
-    """A chart as it is painted now."""
+    """Return the current image of a chart."""
     return str(page.locator(f'[data-curve="{curve}"] canvas').first.evaluate("canvas => canvas.toDataURL()"))
 
 
 def painted(page: Any, curve: str) -> int:
-    """How many pixels of a chart are not empty."""
+    """Return the number of pixels of a chart that are not empty."""
     return int(page.locator(f'[data-curve="{curve}"] canvas').first.evaluate(PAINTED))
 
 
 def final_metrics(page: Any) -> list[list[float]]:
-    """The values of each line of the table of final metrics, as they are written beside the shown texts."""
+    """Return the values stored beside the shown texts in each row of the table of final metrics."""
     rows = page.locator("#metric-tables table.metrics").first.locator("tbody tr")
     return [[float(cell.get_attribute("data-value")) for cell in row.locator("td.n").all()] for row in rows.all()]
 
@@ -134,7 +133,7 @@ class Unhurried(Callback):
 
 def test_a_run_is_followed_to_its_end(place, opened, start_process, tmp_path) -> None:
     page = opened(place.page.address)
-    # However quick the machine is, the page looks at the run several times.
+    # Slow enough for the page to poll the run several times on any machine.
     (tmp_path / "unhurried.py").write_text(UNHURRIED)
     words = (
         *("train", "--hp", str(TINY), f"output_path={place.runs}", "run_id=live", "seed=3", "trainer.max_updates=120"),
@@ -177,7 +176,7 @@ CHOOSE_MEANWHILE = """() => {
 
 
 def test_a_run_without_logs_is_chosen_while_the_page_reads_another(place, served, opened, tmp_path) -> None:
-    """It is not asked for the log of a rank of the other: a 404 would be on the console."""
+    """The page must not request a log of the other run's rank, which would put a 404 on the console."""
     shutil.copytree(place.ended[0].path, tmp_path / "first")
     (tmp_path / "young").mkdir()
     shutil.copy(place.ended[0].config, tmp_path / "young" / "config.yaml")
@@ -185,7 +184,7 @@ def test_a_run_without_logs_is_chosen_while_the_page_reads_another(place, served
     shown.get_by_role("button", name=re.compile("^first")).click()
     expect(shown.locator("#log")).to_contain_text("evaluated in")
     shown.evaluate(CHOOSE_MEANWHILE)
-    shown.get_by_label("Overlay young").check()  # Compared anew.
+    shown.get_by_label("Overlay young").check()  # Restarts the comparison.
     expect(shown.locator("#log")).to_have_text("")
 
 
@@ -418,7 +417,7 @@ def hostile(tmp_path: Path, served) -> Page:
 
 
 def test_a_stranger_s_texts_stay_texts(hostile: Page, opened) -> None:
-    """Markup in names, settings, log lines, metrics, the plan and file names is shown as it was written."""
+    """Markup in names, settings, log lines, metrics, the plan and file names is shown as text."""
     page = opened(hostile.address)
     page.wait_for_selector("#metric-tables td[data-value]")
     page.locator("#more summary").click()

@@ -1,4 +1,4 @@
-"""The command, how it ends and refuses; what the page answers: to whom, to what, and nothing outside a run."""
+"""The watch command: how it ends and what it refuses; the server's answers, which show nothing outside a run."""
 
 import json
 import os
@@ -31,7 +31,7 @@ RUN = "cars<b>"
 
 
 def write_run(path: Path, seed: int = 1) -> RunFolder:
-    """A run of two ranks whose every text tries to be markup."""
+    """Write a run of two ranks in which every text tries to be markup."""
     folder = RunFolder(path)
     folder.logs.mkdir(parents=True)
     folder.evaluation.mkdir()
@@ -52,7 +52,7 @@ def write_run(path: Path, seed: int = 1) -> RunFolder:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str]) -> Iterator[SimpleNamespace]:
-    """A folder of runs, a secret beside it, links from a run to the secret, and the page."""
+    """Yield a folder of runs, a secret beside it, links from a run to the secret, and the page."""
     root = tmp_path_factory.mktemp("watched")
     (root / "outside").mkdir()
     secret = root / "outside" / "secret.png"
@@ -210,7 +210,7 @@ def test_a_picture_is_an_image(place) -> None:
     [("OPTIONS", "*"), ("CONNECT", "x"), ("GET", "*"), ("GET", "//"), ("GET", "?"), ("BREW", "/"), ("GET", "x" * 5000)],
 )
 def test_odd_requests_of_any_local_user_are_refused(place, method: str, target: str) -> None:
-    """The fixture looks for a traceback in what the server has printed."""
+    """The fixture searches the server's output for a traceback."""
     assert 400 <= place.page.ask(target, method, raw=True)[0] < 500
 
 
@@ -243,7 +243,7 @@ def test_a_new_run_joins_and_a_removed_one_leaves(place) -> None:
 
 
 def test_a_million_rows_are_answered_while_they_are_read(place) -> None:
-    """Each answer reads on for a while and says how far it is; once all is read, an answer is short."""
+    """Each answer reads on for a while and reports its progress; after the last row, an answer is short."""
     folder = write_run(place.root / "runs" / "long")
     line = row_line({"kind": "training", "update": 7, "loss": 0.5})
     folder.metrics.write_text(line * 100_000)
@@ -289,7 +289,7 @@ def test_ctrl_c_ends_it_cleanly_and_the_address_is_told(runs: Path, environ) -> 
 
 
 def listening(port: int) -> set[str]:
-    """The addresses at which this machine listens to a port, as /proc/net/tcp writes them."""
+    """Return the addresses at which this machine listens to a port, as in /proc/net/tcp."""
     tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
     rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
     return {row[1].split(":")[0] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")}
@@ -367,14 +367,14 @@ HALF_SENT = {
 
 @pytest.mark.slow
 def test_a_request_that_is_never_whole_is_closed_and_keeps_nobody_waiting(place) -> None:
-    """A byte every second does not keep it open; 200 of them leave room for whoever asks."""
+    """A byte every second does not keep a connection open; 200 connections leave room for other requests."""
     with ExitStack() as stack:
         opened = [
             stack.enter_context(socket.create_connection(("127.0.0.1", place.page.port), timeout=LIMIT_S))
             for _ in range(200)
         ]
         for number, one in enumerate(opened):
-            with suppress(OSError):  # The oldest are closed for the newest.
+            with suppress(OSError):  # The server closes the oldest connections for the newest.
                 one.sendall(list(HALF_SENT.values())[number % 3])
         assert place.page.ask("api/runs")[0] == 200
         left, until = opened[-6:], time.monotonic() + 2 * REQUEST_S
@@ -386,7 +386,7 @@ def test_a_request_that_is_never_whole_is_closed_and_keeps_nobody_waiting(place)
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Send one more byte. Returns whether the other side has closed."""
+    """Send one more byte; return whether the other side has closed."""
     try:
         connection.sendall(b"x")
         connection.setblocking(False)

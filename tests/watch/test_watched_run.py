@@ -1,4 +1,4 @@
-"""A run as its folder alone tells: its state on any host, and a history that is read once, whatever becomes of it."""
+"""A run seen only through its folder: its state on any host, and a history that is read once, despite any changes."""
 
 import os
 import socket

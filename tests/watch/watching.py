@@ -1,4 +1,4 @@
-"""Starts `noether watch` as a user does, and asks it as a browser would."""
+"""Start `noether watch` as a user does, and send it requests as a browser would."""
 
 import http.client
 import json
@@ -21,8 +21,6 @@ LIMIT_S = 60
 
 @dataclass
 class Page:
-    """A page that is being served."""
-
     process: subprocess.Popen[str]
     address: str
     said: str
@@ -39,7 +37,7 @@ class Page:
     def ask(
         self, path: str, method: str = "GET", host: str | None = None, *, raw: bool = False
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send one request as it stands: nothing is normalised. `raw`: the path is not under the token."""
+        """Send one request without normalising it. `raw`: the path is not under the token."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
         try:
             connection.putrequest(method, path if raw else self.path + path, skip_host=True)
@@ -57,7 +55,7 @@ class Page:
         return json.loads(body)
 
     def end(self) -> tuple[int, str]:
-        """Press Ctrl-C; return the exit code and what was said since."""
+        """Press Ctrl-C; return the exit code and the output since the start."""
         self.process.send_signal(signal.SIGINT)
         said, _ = self.process.communicate(timeout=LIMIT_S)
         return self.process.returncode, said
@@ -65,7 +63,7 @@ class Page:
 
 @contextmanager
 def serve(environ: Mapping[str, str], *arguments: str, cwd: Path = REPOSITORY) -> Iterator[Page]:
-    """Start the page at any free port, wait for its address, and kill what is left running of it."""
+    """Start the page at any free port, wait for its address, and kill the process afterwards if it still runs."""
     command = [sys.executable, "-m", "noether", "watch", *arguments, "--port", "0"]
     own = {**environ, "PYTHONPATH": str(REPOSITORY)}
     piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

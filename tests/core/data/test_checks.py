@@ -1,4 +1,4 @@
-"""Samples that cannot be trained on are named before training, with what is wrong."""
+"""Samples that cannot be trained on are named before training, with the mistake."""
 
 import numpy as np
 import pytest

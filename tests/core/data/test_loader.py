@@ -1,4 +1,4 @@
-"""What is read does not depend on who reads it."""
+"""The samples read do not depend on ranks and workers."""
 
 import multiprocessing
 import os
@@ -79,7 +79,7 @@ def test_evaluation_reads_every_sample_once_with_all_its_points(batch_size: int,
 
 
 def test_reading_does_not_move_the_run_s_random_numbers() -> None:
-    """A data loader draws a seed whenever it starts: a resumed run starts it at another time."""
+    """A data loader draws a seed when it starts, and a resumed run starts it at another time."""
     state = torch.get_rng_state()
     read()
     assert torch.equal(torch.get_rng_state(), state)
@@ -127,13 +127,13 @@ def test_a_wait_for_a_batch_that_never_comes_ends(code: str) -> None:
 
 
 def test_why_a_batch_cannot_be_sent_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's own queue drops it with a line on stderr, and the batch is waited for in vain."""
+    """Python's own queue would drop the batch with a line on stderr, and the reader would wait forever."""
     folder = tmp_path / ("long" * 25)
     folder.mkdir()
     monkeypatch.setitem(multiprocessing.current_process()._config, "tempdir", str(folder))
     with pytest.raises(OSError, match="AF_UNIX path too long") as caught:
         list(evaluation_batches(Samples(), [[0, 1], [2, 3]], DRAW, num_workers=1, patience=Patience(20)))
-    traceback.clear_frames(caught.tb)  # Loader workers end with what refers to them.
+    traceback.clear_frames(caught.tb)  # Loader workers end once no frame refers to them.
 
 
 def test_samples_that_do_not_stack_name_the_key() -> None:
@@ -146,7 +146,7 @@ def test_samples_that_do_not_stack_name_the_key() -> None:
 
 
 def uneven_samples() -> list[dict[str, torch.Tensor]]:
-    """Two samples, of 3 and 2 surface points and 4 volume points each."""
+    """Return two samples, of 3 and 2 surface points and 4 volume points each."""
     return [
         {
             "surface_points": torch.ones(n, 3),
@@ -164,7 +164,7 @@ def test_samples_of_differing_numbers_of_points_are_padded_with_a_mask() -> None
     assert batch["surface_mask"].tolist() == [[True, True, True], [True, True, False]]
     assert batch["surface_pressure"].tolist() == [[1, 2, 3], [1, 2, 0]]
     assert batch["surface_points"].shape == (2, 3, 3)
-    # What has as many rows as one sample has points by chance, and sets that do not differ, are left alone.
+    # Arrays that by chance have as many rows as a sample has points, and sets of equal sizes, are left alone.
     assert batch["surface_name"].shape == (2, 2, 5)
     assert set(batch) == {*uneven_samples()[0], "surface_mask"}
 
@@ -201,7 +201,7 @@ def test_evaluation_shows_as_many_anchors_as_training_has_points_without_their_f
 
 
 def seen(order: GlobalOrder, effective: int, limit: int | None, world: int, start: int = 0, stop: int = 12) -> list:
-    """The samples of each update, in order, as all ranks together see them."""
+    """Return the samples of each update, in order, over all ranks."""
     plan = plan_batches(effective, limit, world)
     ranks = [list(RankOrder(order, plan.micro_batch_sizes(), rank, start, stop)) for rank in range(world)]
     steps = plan.accumulation_steps
@@ -248,6 +248,6 @@ def test_evaluation_counts_each_sample_once(samples: int, world: int, size: int,
     dealt = [batch for rank in share_evaluation(samples, world, size, together=together) for batch in rank]
     assert sorted(index for batch in dealt for index in batch) == list(range(samples))
     assert max(map(len, dealt), default=0) <= size
-    if together and dealt:  # The same batches on any ranks, none of them a rest of few samples.
+    if together and dealt:  # The batches are the same on any number of ranks, and of nearly equal size.
         assert sorted(dealt, key=min) == share_evaluation(samples, 1, size, together=True)[0]
         assert min(map(len, dealt)) >= max(map(len, dealt)) - 1

@@ -1,4 +1,4 @@
-"""Does a packed file give back what was written, to others too, and is a damaged one refused by name?"""
+"""A packed file returns the arrays written, other readers can read it, and a damaged one is refused by name."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def test_arrays_that_can_be_aligned_are(tmp_path):
     assert (8 + length) % ALIGNMENT == 0
     begins = {key: entry["data_offsets"][0] for key, entry in header.items()}
     assert {key: begin % ALIGNMENT for key, begin in begins.items()} == {"odd": 0, "line": 0, "more": 0}
-    assert begins["odd"] == max(begins.values())  # last, so that it pushes nobody off the line
+    assert begins["odd"] == max(begins.values())  # last, so that it shifts no other array off its alignment
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_file_without_a_digest_is_refused_with_a_fix_that_works(kind: str, tmp
 
     ellipsoid.prepare(tmp_path, CARS)
     digest_path(tmp_path / "train.safetensors").unlink()
-    os.mkfifo(digest_path(tmp_path / "train.safetensors"))  # Is not waited for.
+    os.mkfifo(digest_path(tmp_path / "train.safetensors"))  # A pipe, which would block a reader.
     with refusal("packed-data-unverified"):
         check()
     digest_path(tmp_path / "train.safetensors").unlink()
@@ -202,7 +202,7 @@ def test_a_file_without_a_digest_is_refused_with_a_fix_that_works(kind: str, tmp
 
 
 def test_a_file_has_its_digest_before_it_has_its_name(tmp_path, monkeypatch) -> None:
-    """A kill between the two leaves a file that is made again, not one that nobody can verify."""
+    """A kill between the two leaves a file that is made again, rather than one that cannot be verified."""
 
     path, replace = tmp_path / "x.safetensors", os.replace
 

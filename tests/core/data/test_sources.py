@@ -1,4 +1,4 @@
-"""Every part that comes with noether has a line in the registry, a YAML of its own, and code that is there."""
+"""Every built-in component has a line in the registry, its own YAML file, and code that exists."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_a_dotted_path_is_the_users_own():
 
 
 def test_nothing_but_the_registry_and_the_commands_names_physics():
-    """import-linter sees imports; what is imported by its name stands in texts."""
+    """import-linter sees only import statements, not modules named in strings."""
     package = Path(noether.__file__).parent
     outside = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in ("physics", "cli")]
     named = {str(path.relative_to(package)) for path in outside if "noether.physics" in path.read_text()}

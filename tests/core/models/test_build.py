@@ -1,4 +1,4 @@
-"""From `model.kind` and options to a model, and what is said when that cannot be."""
+"""Building a model from `model.kind` and options, and the refusals of invalid ones."""
 
 import sys
 
@@ -66,7 +66,7 @@ GRANTED.append("absent_package.networks.Small")
 
 @pytest.fixture
 def user_folder(tmp_path, monkeypatch):
-    """A working directory with `user_package.networks`, as a user would start from it."""
+    """Yield a user's working directory with `user_package.networks`."""
     files = {"__init__.py": "", "networks.py": USER_CODE, "wrong.py": "1 / 0\n"}
     lay(tmp_path / "user_package", {**files, "needs_more.py": "import a_module_nobody_has\n"})
     monkeypatch.chdir(tmp_path)
@@ -94,7 +94,7 @@ def test_users_own_model_from_the_working_directory(user_folder, kind, options, 
 
 
 def test_a_class_without_a_constructor_takes_nothing_after_a_compilation_too(user_folder):
-    """torch.compile puts another function in the place of nn.Module.__init__."""
+    """torch.compile replaces nn.Module.__init__ with another function."""
     from torch._dynamo.mutation_guard import install_generation_tagging_init
 
     install_generation_tagging_init()

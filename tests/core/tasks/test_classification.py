@@ -1,4 +1,4 @@
-"""Cross-entropy and accuracy: against torch's own and by hand; wrong models and labels are refused in words."""
+"""Cross-entropy and accuracy against torch's own and by hand; wrong models and labels are refused with a message."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
 """A user's own data set, model and task, small enough to be started often.
 
-PAUSE_S makes every update, and PAUSE_EVALUATION_S every batch of an evaluation, that long.
-RECORD names a folder where each rank writes the samples of its updates.
+Every update lasts PAUSE_S longer, and every batch of an evaluation PAUSE_EVALUATION_S. RECORD names a folder in which
+each rank records the samples of its updates.
 """
 
 import json
@@ -31,7 +31,7 @@ class Lines:
 
 
 class StoredLines(Lines):
-    """The same at the x of a file for each split in `root`, an array (samples, 4)."""
+    """The same function at stored x: a file for each split in `root`, an array (samples, 4)."""
 
     def __init__(self, split, root):
         self.x = torch.from_numpy(np.load(Path(root) / f"{split}.npy"))
@@ -39,7 +39,7 @@ class StoredLines(Lines):
 
 
 class Network(nn.Module):
-    """Two layers, with dropout where its random numbers are to count."""
+    """Two layers with dropout between them, so that random numbers affect the result."""
 
     def __init__(self, width, dropout=0.1):
         super().__init__()
@@ -50,8 +50,6 @@ class Network(nn.Module):
 
 
 class Regression(Task):
-    """Squared error."""
-
     def loss(self, predictions, batch):
         time.sleep(float(os.environ.get("PAUSE_S", "0")))
         if "RECORD" in os.environ and torch.is_grad_enabled():

@@ -1,7 +1,7 @@
-"""Prints what plan, the start of train and the doctor say in each of several states of the NVIDIA driver.
+"""Print the results of plan, the start of train and the doctor in several states of the NVIDIA driver.
 
-Started with the stub of NVML first among the libraries, by test_nvidia_driver.py: each argument is a state of the stub
-and a CUDA_VISIBLE_DEVICES, or nothing, as JSON, and is answered by a fork of its own with a line of JSON.
+Started by test_nvidia_driver.py with the stub of NVML in place of the library. Each argument is a JSON pair: a state of
+the stub, and CUDA_VISIBLE_DEVICES or null. A fork answers each with a line of JSON.
 """
 
 import json
@@ -38,7 +38,7 @@ def planned() -> list[str]:
 
 
 def started() -> list[str]:
-    """As far as `train` comes before it starts ranks."""
+    """Run `train` up to the point where it would start ranks."""
     names: list[str] = []
 
     def stop(config: Any, *_: Any, **__: Any) -> int:

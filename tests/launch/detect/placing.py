@@ -1,4 +1,4 @@
-"""Where a process with an environment made up by a test is placed; and environments of Slurm steps that no dump has."""
+"""Resolve the placement of a process with a made-up environment; make environments of Slurm steps that no dump has."""
 
 from collections.abc import Sequence
 
@@ -10,16 +10,16 @@ from noether.launch.detect.resolve import resolve_placement
 
 
 def four_gpus() -> list[Gpu]:
-    """The driver of a node with four GPUs."""
+    """Return the GPUs as the driver of a node with four reports them."""
     return [Gpu(index, f"GPU-{index}") for index in range(4)]
 
 
 def no_gpus() -> None:
-    """A node without a driver."""
+    """Return None, as on a node without a driver."""
 
 
 def driver_of(environ: dict[str, str]) -> GpuDriver:
-    """The job's GPUs are what Slurm masked; a job that asked for none is taken to run on a node that has none."""
+    """Return a driver for the GPUs that Slurm masked; without a mask, the node is assumed to have none."""
     return four_gpus if "CUDA_VISIBLE_DEVICES" in environ else no_gpus
 
 
@@ -30,7 +30,7 @@ def place(
     host: str = "",
     facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement:
-    """Resolve as `noether train` would on the host that the environment names. `gpus`: four, none; None: as masked."""
+    """Resolve as `noether train` would on the environment's host. `gpus`: whether it has four; None: as masked."""
     driver = driver_of(environ) if gpus is None else four_gpus if gpus else no_gpus
     return resolve_placement(
         request or LaunchRequest(), environ, host or environ.get("SLURMD_NODENAME", "box"), driver, facts
@@ -38,22 +38,22 @@ def place(
 
 
 def shown(placement: Placement) -> str:
-    """Each of its workers as "rank/local rank/node rank device"."""
+    """Return each of its workers as "rank/local rank/node rank device"."""
     return " ".join(f"{w.rank}/{w.local_rank}/{w.node_rank} {w.device}" for w in placement.workers)
 
 
 def block(counts: Sequence[int]) -> list[int]:
-    """The node of each rank, one node after the other."""
+    """Return the node of each rank: all ranks of a node, then those of the next."""
     return [node for node, count in enumerate(counts) for _ in range(count)]
 
 
 def cyclic(counts: Sequence[int]) -> list[int]:
-    """The node of each rank, one task a round."""
+    """Return the node of each rank, dealt out one rank per node in turn."""
     return [node for turn in range(max(counts)) for node, count in enumerate(counts) if count > turn]
 
 
 def job_variables(names: Sequence[str], counts: Sequence[int], job: int = 13) -> dict[str, str]:
-    """What sbatch sets for a job's batch script, and srun anew for its step."""
+    """Return the variables that sbatch sets for a job's batch script, and srun again for its step."""
     return {
         "SLURM_JOB_ID": str(job),
         "SLURM_JOB_NODELIST": ",".join(names),
@@ -64,7 +64,7 @@ def job_variables(names: Sequence[str], counts: Sequence[int], job: int = 13) ->
 
 
 def batch_script(names: Sequence[str], counts: Sequence[int], job: int = 13) -> dict[str, str]:
-    """What a bare command in a batch script sees."""
+    """Return the environment of a bare command in a batch script."""
     first = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_GTIDS": "0"}
     return {**job_variables(names, counts, job), **first, "SLURMD_NODENAME": names[0]}
 
@@ -79,10 +79,10 @@ def step(
     devices: Sequence[str] | None = None,
     **extra: str,
 ) -> list[dict[str, str]]:
-    """The environment of each task of a step, by rank. `counts`: tasks on each node; `extra`: variables of all.
+    """Return the environment of each task of a step, by rank. `counts`: tasks per node; `extra`: variables for all.
 
-    nodes_of_ranks: the node of each rank; None: block distribution. devices: CUDA_VISIBLE_DEVICES by local rank; one
-    item: the same for all.
+    nodes_of_ranks: the node of each rank; None: block distribution. devices: CUDA_VISIBLE_DEVICES by local rank, or
+    one item for all.
     """
     names = names or [f"n{number}" for number in range(1, len(counts) + 1)]
     where = block(counts) if nodes_of_ranks is None else list(nodes_of_ranks)
@@ -109,7 +109,7 @@ def step(
 
 
 def het_step(gpus: list[str], **extra: str) -> list[dict[str, str]]:
-    """One task on each of n1 (component 0) and n2, n3 (component 1), with so many GPUs a node."""
+    """Return a task on each of n1 (component 0) and n2, n3 (component 1); `gpus`: GPUs per node of each component."""
     het = {
         "SLURM_HET_SIZE": "2",
         "SLURM_JOB_NODELIST_HET_GROUP_0": "n1",
@@ -124,7 +124,7 @@ def het_step(gpus: list[str], **extra: str) -> list[dict[str, str]]:
 
 
 def own_het_step(gpus: list[str]) -> list[dict[str, str]]:
-    """The same started by `srun … : …` outside a job: the older names only, and no word on GPUs (Slurm 22.05)."""
+    """Return the same step started by `srun … : …` outside a job: only older names, none for GPUs (Slurm 22.05)."""
     older = {
         "SLURM_PACK_SIZE": "2",
         "SLURM_JOB_ID_PACK_GROUP_0": "13",
@@ -137,7 +137,7 @@ def own_het_step(gpus: list[str]) -> list[dict[str, str]]:
 
 
 def check_one_world(placements: list[Placement]) -> None:
-    """Every rank once, local ranks without a gap, and the same endpoint and sizes for all."""
+    """Check that each rank exists once, local ranks have no gap, and all agree on endpoint and sizes."""
     workers = sorted((worker for placement in placements for worker in placement.workers), key=lambda w: w.rank)
     (world,) = {placement.world_size for placement in placements}
     assert [worker.rank for worker in workers] == list(range(world))

@@ -1,4 +1,4 @@
-"""Which devices are counted and chosen, named rightly or wrongly; and what is said of those that were granted."""
+"""Devices are counted and chosen by valid names, refused by invalid ones, and reported."""
 
 import pytest
 from placing import place, step
@@ -18,7 +18,7 @@ DIVIDED = [Gpu(0, A, (MIG_1, MIG_2)), Gpu(1, B)]
 
 
 def untouchable() -> list[Gpu] | None:
-    """A driver that must not be asked."""
+    """Fail the test: this driver must not be queried."""
     raise AssertionError("the driver was asked")
 
 
@@ -44,7 +44,7 @@ def test_visible_cuda_devices(mask: str | None, gpus: list[Gpu], names: list[str
     inventory = found(mask, gpus)
     assert inventory.kind == "cuda"
     assert [device.name for device in inventory.devices] == names
-    # What torch calls them: counted within the mask.
+    # torch counts devices within the mask.
     assert [str(device) for device in inventory.devices] == [f"cuda:{i}" for i in range(len(names))]
     assert (mask is None) or inventory.evidence == f"CUDA_VISIBLE_DEVICES={mask}"
 

@@ -1,4 +1,4 @@
-"""A port is taken once, listened on from then on, and never free in between; and which run its user belongs to."""
+"""A port is taken once and held from then on without a gap; the run that uses a taken port is named."""
 
 import dataclasses
 import socket
@@ -19,7 +19,7 @@ def test_trap_9_a_free_port_is_held_from_the_moment_it_is_known(host: str) -> No
     try:
         assert held.endpoint.host == host
         assert held.endpoint.port > 0
-        # A rank that comes early waits in the queue; nobody has accepted yet.
+        # An early rank waits in the queue; nobody has accepted yet.
         with socket.create_connection(("127.0.0.1", held.endpoint.port), timeout=5) as early:
             assert early.getpeername()[1] == held.endpoint.port
         with pytest.raises(RequestError):
@@ -57,7 +57,7 @@ def test_trap_9_a_busy_port_is_refused_by_who_asked_for_it(asked_by: str, fix: s
 
 
 def test_a_port_that_needs_rights_is_refused_with_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests' user may be root, whom the kernel lets."""
+    """Fake the kernel's refusal, because the tests' user may be root, who may use the port."""
 
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")

@@ -1,4 +1,4 @@
-"""A pod of Kubernetes' Indexed Job: its index, the number of pods, and where rank 0 is."""
+"""A pod of Kubernetes' Indexed Job: its index, the number of pods, and the address of rank 0."""
 
 import placing
 import pytest

@@ -1,4 +1,4 @@
-"""Launchers and schedulers by the variables that they set: which ranks join, what is refused, and who trains alone."""
+"""Launchers and schedulers are recognised by their variables: their ranks join, train alone, or are refused."""
 
 import json
 from pathlib import Path
@@ -11,17 +11,17 @@ from tests.refusal import refusal
 
 
 def each(count: int, **variables: str) -> list[dict[str, str]]:
-    """The environment of each of so many processes: in the values, # is its number."""
+    """Return the environments of `count` processes: # in a value is replaced by the process's number."""
     return [{name: value.replace("#", str(rank)) for name, value in variables.items()} for rank in range(count)]
 
 
 def cluster_spec(rank: int) -> str:
-    """Vertex AI's, of a pool with the first replica and a pool of two more."""
+    """Return Vertex AI's cluster spec, of a pool with the first replica and a pool of two more."""
     pools = {"workerpool0": ["n1:2222"], "workerpool1": ["n2:2222", "n3:2222"]}
     return json.dumps({"cluster": pools, "task": {"type": f"workerpool{min(rank, 1)}", "index": max(0, rank - 1)}})
 
 
-MAIN = {"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "n1"}  # Which the main node itself is not told.
+MAIN = {"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "n1"}  # Not set on the main node itself.
 AWS = each(3, AWS_BATCH_JOB_NODE_INDEX="#", AWS_BATCH_JOB_NUM_NODES="3", AWS_BATCH_JOB_MAIN_NODE_INDEX="0")
 SKYPILOT = each(3, SKYPILOT_NODE_RANK="#", SKYPILOT_NUM_NODES="3", SKYPILOT_NODE_IPS="n1\nn2\nn3\n")
 ON_EACH_NODE = {
@@ -69,7 +69,7 @@ def test_launchers_of_ranks_join_as_mpiruns_do(name: str) -> None:
     ]
 
 
-# What is set on n2, and what of --nodes, --node-rank and --master-addr follows from it.
+# The variables on n2, and the resulting --nodes, --node-rank and --master-addr.
 NOT_KNOWN = {
     "PBS": ({"PBS_NODEFILE": "n1\nn1\nn2.lan\nn2.lan\n", "PBS_NODENUM": "0"}, "2 1 n1"),
     "Torque: pbsdsh, in a container": ({"PBS_NUM_NODES": "2", "PBS_NODENUM": "1"}, "2 1 HOST"),
@@ -93,7 +93,7 @@ NOT_KNOWN = {
 
 
 def with_files(environ: dict[str, str], folder: Path) -> dict[str, str]:
-    """The environment with each list of hosts whose variable names a file in one."""
+    """Write the value of each variable *FILE to a file; return the environment with the files' paths."""
     files = {name: folder / name for name in environ if name.endswith("FILE")}
     for name, path in files.items():
         path.write_text(environ[name])

@@ -1,4 +1,4 @@
-"""Where machines without a scheduler place their workers: one alone, and several that are told of each other."""
+"""Placement on machines without a scheduler: one alone, and several that are given each other's address."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ def placed(inventory: DeviceInventory, devices: str | None = None, **environ: st
 
 
 def test_a_quota_is_said_of_workers_and_threads_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workers had 2 usable cores, and their threads 8 of them with a quota of 2."""
+    """Regression: with a quota of 2, workers reported 2 usable cores, but their threads 8."""
     monkeypatch.setattr("noether.launch.detect.devices.read_cpus", lambda: UsableCpus(tuple(range(8)), 8, 2.0))
     reasons = resolve_placement(LaunchRequest("cpu"), {}, "box").reasons
     for said in (reasons["workers"], reasons["threads"]):

@@ -1,4 +1,4 @@
-"""mpirun and mpiexec: what Open MPI 4.1.4 and MPICH 4.0.2 set on one machine and on two, and what 5 sets."""
+"""mpirun and mpiexec: the variables of Open MPI 4.1.4 and MPICH 4.0.2 on one and two machines, and of Open MPI 5."""
 
 import pytest
 from placing import batch_script, block, check_one_world, cyclic, place, step
@@ -10,7 +10,7 @@ from tests.refusal import refusal_with
 
 
 def open_mpi(*counts: int, daemons: tuple[int, ...] = (), by_node: bool = False, **extra: str) -> list[dict[str, str]]:
-    """`mpirun -n …` of Open MPI 4.1.4, from its environment on two machines; `daemons` are the nodes' numbers."""
+    """Return the variables of `mpirun -n …` of Open MPI 4.1.4, as seen on two machines; `daemons`: node numbers."""
     where = cyclic(counts) if by_node else block(counts)
     environs = []
     for rank, node in enumerate(where):
@@ -22,7 +22,7 @@ def open_mpi(*counts: int, daemons: tuple[int, ...] = (), by_node: bool = False,
                 "OMPI_COMM_WORLD_SIZE": str(len(where)),
                 "OMPI_COMM_WORLD_LOCAL_RANK": str(where[:rank].count(node)),
                 "OMPI_COMM_WORLD_LOCAL_SIZE": str(counts[node]),
-                # The rank among the processes of this node, of every job: no number of a node.
+                # The rank among this node's processes of all jobs, not the number of a node.
                 "OMPI_COMM_WORLD_NODE_RANK": str(where[:rank].count(node)),
                 "OMPI_MCA_orte_num_nodes": str(len(counts)),
                 "OMPI_MCA_orte_hnp_uri": "160366592.0;tcp://192.0.2.2:37633;tcp6://[fd00::2]:50733",
@@ -38,7 +38,7 @@ def open_mpi(*counts: int, daemons: tuple[int, ...] = (), by_node: bool = False,
 
 
 def open_mpi_5(*counts: int) -> list[dict[str, str]]:
-    """The same of Open MPI 5: no OMPI_MCA_orte_*, and servers that PRRTE names after mpirun's host."""
+    """Return the variables of Open MPI 5: no OMPI_MCA_orte_*, and servers that PRRTE names after mpirun's host."""
     environs = open_mpi(*counts)
     for environ in environs:
         daemon = environ["PMIX_SERVER_URI41"].partition(";")[0].rpartition(".")[2]
@@ -49,7 +49,7 @@ def open_mpi_5(*counts: int) -> list[dict[str, str]]:
 
 
 def hydra(*counts: int) -> list[dict[str, str]]:
-    """`mpiexec -n …` of MPICH 4.0.2."""
+    """Return the variables of `mpiexec -n …` of MPICH 4.0.2."""
     common = {"PMI_SIZE": str(sum(counts)), "PMI_FD": "6"}
     places = [(local, count) for count in counts for local in range(count)]
     own = [{"MPI_LOCALRANKID": str(local), "MPI_LOCALNRANKS": str(count)} for local, count in places]
@@ -77,7 +77,7 @@ def test_on_one_machine(environs: list[dict[str, str]], port: int, facts: Proces
         assert (placement.launcher, placement.world_size, placement.local_world_size) == ("mpi", 3, 3)
         assert (placement.endpoint.host, placement.endpoint.port) == ("127.0.0.1", port)
         assert str(placement.workers[0].device) == (f"cuda:{rank}" if gpus else "cpu")
-        assert bool(placement.warnings) == gpus  # One of four devices is left.
+        assert bool(placement.warnings) == gpus  # Only one of four devices is used.
 
 
 @pytest.mark.parametrize("by_node", [False, True], ids=["by slot", "by node"])
@@ -90,7 +90,7 @@ def test_open_mpi_on_two_machines(counts: tuple[int, ...], by_node: bool) -> Non
         assert sorted(worker.local_rank for worker in workers if worker.node_rank == node) == list(range(count))
     for placement in placements:
         assert (len(placement.nodes), placement.host) == (2, f"n{placement.node_rank + 1}")
-        # mpirun's own machine, where rank 0 is.
+        # mpirun's own machine, which runs rank 0.
         assert (placement.endpoint.host, placement.endpoint.port) == ("192.0.2.2", derived(160366592, 0, "")[0])
 
 
@@ -127,7 +127,7 @@ def test_one_device_bound_to_each_by_a_wrapper() -> None:
 
 
 def test_mpirun_inside_a_slurm_job_wins() -> None:
-    # The daemons are srun's tasks, so SLURM_PROCID is theirs.
+    # The daemons are srun's tasks, so SLURM_PROCID is a daemon's.
     tasks = step([1, 1], SLURM_RESTART_COUNT="2")
     placements = [place({**tasks[0 if n < 2 else 1], **env}) for n, env in enumerate(open_mpi(2, 2))]
     assert [(p.launcher, p.workers[0].rank, p.restarts) for p in placements] == [("mpi", rank, 2) for rank in range(4)]

@@ -1,4 +1,4 @@
-"""Node lists and task counts as Slurm writes them: read, and refused in no time where they are none."""
+"""Slurm's node lists and task counts are parsed; invalid ones are refused quickly."""
 
 import time
 

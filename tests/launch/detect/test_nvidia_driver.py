@@ -1,4 +1,4 @@
-"""Plan, train and doctor give one answer to each state of the NVIDIA driver, which a stub of its library stands for."""
+"""Plan, train and doctor agree in each state of the NVIDIA driver, simulated by a stub of its library."""
 
 import json
 import os
@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 EIGHT = [str(index) for index in range(8)]
 Answer = list[str] | str
 SITUATIONS: dict[str, tuple[str, str | None, Answer, str, str]] = {
-    # id: the stub's state, CUDA_VISIBLE_DEVICES, the devices or the code of the refusal, the doctor's level and words
+    # id: the stub's state, CUDA_VISIBLE_DEVICES, the devices or the refusal's code, the doctor's level and words
     "eight-gpus": ("healthy", None, EIGHT, "ok", "8 GPUs without errors"),
     "two-of-them": ("healthy", "5,1", ["5", "1"], "ok", "8 GPUs"),
     "mig": ("mig", None, ["MIG-000003e8-1111-2222-3333-444444444444"], "ok", "2 GPUs"),
@@ -35,7 +35,7 @@ SITUATIONS: dict[str, tuple[str, str | None, Answer, str, str]] = {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the stub."""
+    """Compile the stub; return its folder."""
     compiler = find_program("gcc", "gcc libc6-dev")
     folder = tmp_path_factory.mktemp("nvml")
     command = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", "libnvidia-ml.so.1", str(HERE / "nvml_stub.c")]
@@ -44,7 +44,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ask(library: Path, folder: Path, *states: tuple[str, str | None]) -> list[dict[str, Any]]:
-    """What plan, train and doctor say in each state of the driver, with that CUDA_VISIBLE_DEVICES."""
+    """Return the results of plan, train and doctor in each (stub state, CUDA_VISIBLE_DEVICES)."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "SLURM_"))}
     environ |= {"LD_LIBRARY_PATH": str(library), "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
@@ -74,7 +74,7 @@ def check(told: dict[str, Any], expected: Answer, level: str, words: str) -> Non
 
 
 def test_a_driver_that_hangs_is_not_waited_for(library: Path, tmp_path: Path) -> None:
-    """Each waits for the two seconds that a setting says, whose default is a minute."""
+    """Each command waits only the two seconds that a setting gives; the default is a minute."""
     told = ask(library, tmp_path, ("hang", None))[0]
     check(told, "driver-hangs", "error", "no answer within 2 s")
     assert told["seconds"]["plan"] >= 2

@@ -1,4 +1,4 @@
-"""What the system shows of a process: the Slurm step it runs in, and whether somebody types into its shell."""
+"""Read from the system a process's Slurm step, and whether a person types into its shell."""
 
 import os
 import subprocess

@@ -1,7 +1,7 @@
-"""Every process of every environment that a real Slurm made: launcher, world, ranks, devices, master.
+"""Every process in every recorded environment of a real Slurm: launcher, world, ranks, devices, master.
 
 A file of slurm_environments/ has sections: `[name: N process(es), the same in all]` with the variables that its
-processes share, then `[name: process 0 on n1]` with what each has for itself.
+processes share, then sections such as `[name: process 0 on n1]` with the variables of one process.
 """
 
 import re
@@ -31,7 +31,7 @@ def dump_names() -> list[str]:
 
 
 def read_dump(name: str) -> dict[str, list[DumpedProcess]]:
-    """Every process of a dump by section, in the order of the file."""
+    """Return every process of a dump by section, in the order of the file."""
     shared: dict[str, dict[str, str]] = {}
     counts: dict[str, int] = {}
     own: dict[str, list[tuple[str, dict[str, str]]]] = {}
@@ -65,10 +65,10 @@ SHELL = ProcessFacts(stdin_is_terminal=True)
 
 @dataclass(frozen=True)
 class Case:
-    """What the processes of one section of a dump must be.
+    """The expected result for the processes of one section of a dump.
 
-    `workers` has an item for each process, and in it "rank/local rank/node rank device" for each of its workers.
-    `refused` are words of the error instead. `step` shows in the ancestors of all processes.
+    `workers` has an item for each process: "rank/local rank/node rank device" for each of its workers. `refused`:
+    words of the error expected instead. `step`: the step shown in the ancestors of all processes.
     """
 
     trap: str
@@ -88,7 +88,7 @@ class Case:
 
 
 def grid(nodes: int, tasks: int, devices: str = "cpu") -> tuple[str, ...]:
-    """Block distribution, one rank a task; `{}` in `devices` is the local rank."""
+    """Return `workers` for a block distribution, one rank per task; `{}` in `devices` is the local rank."""
     places = [divmod(rank, tasks) for rank in range(nodes * tasks)]
     return tuple(f"{node * tasks + local}/{local}/{node} {devices.format(local)}" for node, local in places)
 
@@ -220,7 +220,7 @@ def test_every_dump(case: Case, visible: bool) -> None:
         assert case.warned in "; ".join(placement.warnings)
         assert all(placement.reasons.values())
         job, step = int(process.environ["SLURM_JOB_ID"]), int(process.environ.get("SLURM_STEP_ID", "0"))
-        # A lone process binds a free port itself; tasks that were started apart work one out.
+        # A lone process binds a free port itself; separately started tasks compute the same one.
         derived = 20000 + (101 * job + step) % 9497 if len(placement.workers) < case.world else 0
         assert placement.endpoint.port == derived
 

@@ -1,4 +1,4 @@
-"""Steps like those of the dumps, of any shape: every task finds the same world, and its own place in it."""
+"""Made-up steps of any shape, like those of the dumps: all tasks find the same world and their own places."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def test_devices_of_the_setting_are_as_many_on_every_node_of_a_heterogeneous_ste
 
 
 def test_fault_1_a_mask_is_counted_within() -> None:
-    # A launcher that sets CUDA_VISIBLE_DEVICES to 0 and 1 in its children puts them on another job's GPUs.
+    # If a launcher set CUDA_VISIBLE_DEVICES to 0 and 1 for its children, they would use another job's GPUs.
     for mask in ("2,3", "GPU-2,GPU-3"):
         placements = [place(environ) for environ in step([2, 2], devices=[mask])]
         check_one_world(placements)
@@ -95,7 +95,7 @@ def test_fault_1_a_mask_is_counted_within() -> None:
 
 
 def test_fault_9_the_port_is_the_steps_own() -> None:
-    # A random port that nobody holds may be taken before rank 0 binds it; two steps share one made of the job id.
+    # Other programs may take a random port that nobody holds; two steps would share one derived from the job id.
     steps = [(job, number) for job in (13, 14, 105) for number in range(3)]
     ports = {one: place(step([1, 1], job=one[0], step_id=one[1])[0]).endpoint.port for one in steps}
     assert len(set(ports.values())) == len(ports)
@@ -116,7 +116,7 @@ NAMES = [f"rack{rack:02d}-node{node:03d}" for rack in range(16) for node in rang
 
 
 def large_task(rank: int) -> dict[str, str]:
-    """One task of `srun -N1024 --ntasks-per-node=8`, or of one task a node with eight devices."""
+    """Return the variables of one task of `srun -N1024 --ntasks-per-node=8`."""
     node, local = divmod(rank, EACH)
     nodes, counts, tasks = "rack[00-15]-node[000-063]", f"{EACH}(x{NODES})", str(NODES * EACH)
     of_job = {"JOB_ID": "4000000", "JOB_NODELIST": nodes, "JOB_NUM_NODES": str(NODES), "NTASKS": tasks}
@@ -139,7 +139,7 @@ def test_8192_ranks_on_1024_nodes(visible: str | None) -> None:
     plan = json.loads(result.stdout)
     assert (plan["launcher"], plan["world_size"], plan["node_rank"]) == ("slurm", 8192, 625)
     assert plan["nodes"] == NAMES
-    # The plan lists those that this process answers for, and not all 8192.
+    # The plan lists only this process's workers, not all 8192.
     device = "cuda:3" if visible else "cpu"
     assert plan["workers"] == [{"rank": 5003, "local_rank": 3, "node_rank": 625, "device": device}]
     assert plan["endpoint"] == {"host": "rack00-node000", "port": 20000 + 101 * 4_000_000 % 9497}

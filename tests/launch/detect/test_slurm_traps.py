@@ -1,4 +1,4 @@
-"""What users run into on Slurm: each trap is taken rightly, or refused with what was seen and the line to write."""
+"""Common mistakes on Slurm: each is handled correctly, or refused with what was seen and the line to write."""
 
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ WRAPPED = ProcessFacts(True, ("bash -c noether train; echo done", "slurmstepd: [
 IN_CGROUP = ProcessFacts(cgroup="0::/system.slice/slurmstepd.scope/job_13/step_0/user/task_1\n")
 
 TASK = step([2, 2])[0]
-"""Rank 0 of two nodes of two tasks, job 13, step 0."""
+"""Rank 0 of two nodes with two tasks each, job 13, step 0."""
 TASK_3 = step([2, 2])[3]
 ONE_NODE = step([4], devices=["0,1"])[0]
 PTY = {"SLURM_PTY_PORT": "40001"}
@@ -35,7 +35,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Local:
-    """A process that trains on this node alone: where, as whose, and what it is warned of."""
+    """A process that trains on this node alone: its environment, the expected warning, and its devices."""
 
     trap: str
     environ: dict[str, str]
@@ -102,7 +102,7 @@ def test_is_a_task_of_srun(environ: dict[str, str], facts: ProcessFacts) -> None
 
 @dataclass(frozen=True)
 class Refused:
-    """A process that is refused, and words of what it is told."""
+    """A process that is refused, and words that its error must contain."""
 
     trap: str
     environ: dict[str, str]
@@ -235,10 +235,10 @@ def test_devices_choose_among_more_than_the_tasks() -> None:
 
 
 def test_ntasks_wins_over_ntasks_per_node() -> None:
-    # sbatch -N4 -n4 --ntasks-per-node=4, a popular answer's example: it asks for 16 and gets 4.
+    # sbatch -N4 -n4 --ntasks-per-node=4, from a popular answer: it is meant to give 16 tasks and gives 4.
     tasks = step([1, 1, 1, 1], SLURM_NTASKS_PER_NODE="4")
     assert "SLURM_NTASKS_PER_NODE=4, but SLURM_NTASKS=4" in place(tasks[0]).warnings[0]
-    # With GPUs the one task on each node starts a worker on each of them, and the 16 are there after all.
+    # With GPUs, the task on each node starts a worker on each GPU, so that there are 16 after all.
     assert place({**tasks[3], **GPUS_4}).world_size == 16
 
 

@@ -1,4 +1,4 @@
-"""RANK and WORLD_SIZE: torchrun, a PyTorchJob's pods, ranks started by hand, each with its own trap."""
+"""RANK and WORLD_SIZE from torchrun, from a PyTorchJob's pods and set by hand, each with its own trap."""
 
 import pytest
 from placing import batch_script, place, shown, step
@@ -9,7 +9,7 @@ from tests.refusal import refusal_with
 
 
 def torchrun(*counts: int, master: str = "n1", **extra: str) -> list[dict[str, str]]:
-    """What torchrun 2.13 sets, for so many workers on each node."""
+    """Return the variables that torchrun 2.13 sets; `counts`: workers on each node."""
     elastic = {"RUN_ID": "none", "RESTART_COUNT": "0", "MAX_RESTARTS": "3", "USE_AGENT_STORE": "True"}
     common = {"WORLD_SIZE": str(sum(counts)), "GROUP_WORLD_SIZE": str(len(counts)), "MASTER_ADDR": master}
     common |= {"MASTER_PORT": "29771", **{f"TORCHELASTIC_{name}": value for name, value in elastic.items()}}
@@ -22,7 +22,7 @@ def torchrun(*counts: int, master: str = "n1", **extra: str) -> list[dict[str, s
 
 
 def pods(count: int, workers: int = 1, **extra: str) -> list[dict[str, str]]:
-    """What Kubeflow's training operator sets in the pods of a PyTorchJob (pkg/controller.v1/pytorch/envvar.go)."""
+    """Return the variables of a PyTorchJob's pods (Kubeflow's pkg/controller.v1/pytorch/envvar.go)."""
     master = {"MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
     common = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "WORLD_SIZE": str(count * workers), "PET_NNODES": str(count)}
     common |= master | {f"PET_{name}": value for name, value in master.items()}
@@ -51,7 +51,7 @@ def test_torchrun_inside_a_slurm_job_wins() -> None:
     placements = [place({**tasks[int(env["GROUP_RANK"])], **env}) for env in torchrun(2, 2)]
     assert [placement.workers[0].rank for placement in placements] == [0, 1, 2, 3]
     assert {(p.launcher, p.world_size) for p in placements} == {("torchrun", 4)}
-    # torchrun in a batch script, with no srun at all.
+    # torchrun in a batch script, without srun.
     assert [place({**batch_script(["n1"], [4]), **env}).launcher for env in torchrun(2)] == ["torchrun"] * 2
 
 
@@ -111,7 +111,7 @@ def test_the_master_pod_is_told_localhost_and_listens_to_all() -> None:
     placement = place(environs[0], host="job-master-0")
     assert placement.endpoint.host == "job-master-0"
     assert placement.reasons["endpoint"].startswith("job-master-0, as MASTER_ADDR=localhost in the pod")
-    # torchrun's agent, which listens to all, may be called localhost by its own workers.
+    # torchrun's agent listens on all addresses, so its own workers may call it localhost.
     assert place(torchrun(2, 2, master="localhost")[0]).endpoint.host == "localhost"
 
 
@@ -126,11 +126,11 @@ def by_hand(count: int, **extra: str) -> list[dict[str, str]]:
 
 
 def test_ranks_by_hand() -> None:
-    # One process a machine, and torch's own port where none is named.
+    # One process per machine, and torch's default port.
     placements = [place(environ, host=f"n{rank + 1}") for rank, environ in enumerate(by_hand(3))]
     assert [placement.workers[0].rank for placement in placements] == [0, 1, 2]
     assert {(p.launcher, p.world_size, p.endpoint.port) for p in placements} == {("torchrun", 3, 29500)}
-    # With LOCAL_RANK and a mask of its own for each: a wrapper around mpirun, ssh, parallel.
+    # With LOCAL_RANK and a separate mask for each: a wrapper around mpirun, ssh, parallel.
     wrapped = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "3"}
     placement = place({**by_hand(2)[1], **wrapped}, gpus=True)
     assert shown(placement) == "1/1/0 cuda:0"
@@ -164,5 +164,5 @@ def test_ranks_in_a_stripped_slurm_step_are_not_believed() -> None:
     facts = ProcessFacts(ancestors=("slurmstepd: [13.0]",))
     with refusal_with("--cleanenv"):
         place(by_hand(2)[0], facts=facts)
-    # torchrun was started inside the container, and knows.
+    # torchrun was started inside the container, so its variables are complete.
     assert place(torchrun(2)[0], facts=facts).launcher == "torchrun"

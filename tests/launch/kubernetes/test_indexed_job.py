@@ -1,4 +1,4 @@
-"""The Indexed Job of examples/kubernetes: valid, safe, and run as two pods, each with a network of its own."""
+"""The Indexed Job of examples/kubernetes: valid, safe, and run as two pods with separate networks."""
 
 import json
 import signal
@@ -32,7 +32,7 @@ START_S, END_S = 120, 90
 
 
 def queued() -> dict[str, Any]:
-    """The Job with its patch for Kueue, as `kubectl kustomize` applies it."""
+    """Return the Job with its patch for Kueue, as `kubectl kustomize` applies it."""
     job = deepcopy(JOB)
     assert QUEUED["target"] == {"kind": "Job", "name": job["metadata"]["name"]}
     for one in yaml.safe_load(QUEUED["patch"]):
@@ -86,7 +86,7 @@ def test_the_user_is_the_image_s_own() -> None:
 
 
 class Pod(Host):
-    """A host with a network of its own, and the /etc/hosts that kubelet writes there."""
+    """A host with its own network, and the /etc/hosts that kubelet writes there."""
 
     def __init__(self, index: int, volume: Path, environ: dict[str, str]) -> None:
         variables = {"JOB_COMPLETION_INDEX": f"{index}", "PYTHONPATH": f"{REPOSITORY}"}
@@ -94,13 +94,13 @@ class Pod(Host):
         self.volume, self.log, hosts = volume, volume / f"log-{index}", volume / f"hosts-{index}"
         names = [f"{JOB['metadata']['name']}-{one}" for one in range(len(ADDRESSES))]
         full = [f"{name}.{POD['subdomain']}.default.svc.cluster.local" for name in names]
-        # Of the others, it is the cluster's name server that says this.
+        # The other pods' names come from the cluster's name server.
         lines = [f"{ADDRESSES[one]}\t{full[one]}\t{names[one] if one == index else ''}" for one in range(len(names))]
         hosts.write_text("\n".join(["127.0.0.1\tlocalhost", *lines, ""]))
         self.run("mount", "--bind", str(hosts), "/etc/hosts")
 
     def train(self, *more: str) -> "subprocess.Popen[bytes]":
-        """Start the pod's program, as the manifest has it, on the CPU and with a tiny model."""
+        """Start the pod's program with the manifest's arguments, on the CPU and with a tiny model."""
         words = [word.replace("/runs", str(self.volume)) for word in CONTAINER["args"]]
         tiny = ["--hp", str(TINY), "devices=null", *more]
         return self.start(self.inside(sys.executable, "-m", "noether", words[0], *tiny, *words[1:]), self.log)
@@ -120,7 +120,7 @@ def ended(pods: list[Pod], limit_s: float) -> tuple[list[int], list[str]]:
 @pytest.mark.timeout(400)
 def test_two_pods_wait_in_vain_train_stop_at_an_eviction_and_go_on(pods: list[Pod], tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "cars")
-    for pod in pods:  # Each alone: the other has not found a node yet.
+    for pod in pods:  # Each alone: the other pod has no node yet.
         pod.train("distributed.init_timeout_s=3")
         codes, said = ended([pod], START_S)
         assert codes == [ExitCode.LATE], said

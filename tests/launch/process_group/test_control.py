@@ -1,4 +1,4 @@
-"""What ranks tell each other over the store: to everybody, in order, in time, and from nobody else."""
+"""Messages between ranks over the store reach everybody, in order, in time, and come from nobody else."""
 
 import ctypes
 import pickle
@@ -115,7 +115,7 @@ def test_the_setting_of_the_machine_is_read(switch: str, sources: str) -> None:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "__nss_configure_lookup"), reason="another C library than glibc")
 def test_only_the_hosts_file_is_asked() -> None:
-    """Without a DNS server the answer would be EAI_AGAIN; from the file alone it is final."""
+    """Without a DNS server the answer would be EAI_AGAIN; the hosts file alone gives a final answer."""
     done = subprocess.run([sys.executable, "-c", LOOK_UP], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["True", "True", "True", "True"]
 

@@ -1,4 +1,4 @@
-"""When a run must have left, who says so, and how early it begins to stop."""
+"""The time by which a run must exit, which limit set it, and how early the run begins to stop."""
 
 import time
 

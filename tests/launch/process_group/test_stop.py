@@ -1,4 +1,4 @@
-"""A signal at any moment becomes a flag, and the flag a stop that is agreed."""
+"""A signal at any moment sets a flag, and the ranks agree on where to stop."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def test_a_second_ctrl_c_leaves_at_once() -> None:
     stop = AgreedStop()
     with stop.listening():
         os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)  # Milliseconds later: a wrapper passing on the same key.
+        os.kill(os.getpid(), signal.SIGINT)  # Milliseconds later, as from a wrapper that forwards the same Ctrl-C.
         assert stop.agreed() == signal.SIGINT
         time.sleep(SECOND_INTERRUPT_S)
         with pytest.raises(KeyboardInterrupt):
@@ -66,9 +66,9 @@ def test_the_handlers_before_come_back() -> None:
 
 
 def pass_boundaries(context: WorkerContext, payload: tuple[str, dict[str, float | int]]) -> int:
-    """Every rank notes the boundary at which it stopped, and why; rank 1 signals itself at boundary `signalled_at`.
+    """Record the boundary at which each rank stopped, and why; rank 1 signals itself at boundary `signalled_at`.
 
-    seconds: an update's; slower_rank_s: what rank 1 adds to each. checked: inside an evaluation.
+    seconds: time of an update; slower_rank_s: time that rank 1 adds to it. checked: inside an evaluation.
     apart: nothing keeps the ranks in step.
     """
     folder, plan = payload

@@ -1,4 +1,4 @@
-"""Optimisers and DDP without torch's compiler: the numbers are torch's, in a torch too that lacks the private names."""
+"""Optimisers and DDP without torch's compiler give torch's numbers, even in a torch without the private names."""
 
 import json
 import subprocess

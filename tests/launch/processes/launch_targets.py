@@ -1,4 +1,4 @@
-"""What the workers of these tests do: functions called by dotted path, in processes of their own."""
+"""Functions that the workers of these tests run, called by dotted path in separate processes."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from noether.launch.processes.death_signal import die_with_parent
 
 
 def note(folder: Path, context: WorkerContext, **facts: Any) -> None:
-    """Leave facts about this rank for the test, whole or not at all."""
+    """Write facts about this rank for the test, atomically."""
     partial = folder / f"rank-{context.worker.rank}.partial"
     partial.write_text(json.dumps({"pid": os.getpid(), **facts}))
     partial.rename(folder / f"rank-{context.worker.rank}.json")
@@ -49,7 +49,7 @@ def sum_ranks(context: WorkerContext, folder: Path) -> int:
 
 
 def fail_while_others_reduce(context: WorkerContext, how: str) -> int:
-    """Rank 1 ends in some way while rank 0 waits for it in a collective."""
+    """Rank 1 ends as `how` says while rank 0 waits for it in a collective."""
     import torch
 
     from noether.launch.process_group.group import joined_group
@@ -67,7 +67,7 @@ def fail_while_others_reduce(context: WorkerContext, how: str) -> int:
     return 0
 
 
-# As torch writes it, cut short.
+# As torch writes it, shortened.
 WATCHDOG = """[rank{rank}]:[E1218 20:27:21.4 ProcessGroupNCCL.cpp:629] [Rank {rank}] Watchdog caught collective \
 operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=5000) ran for 5081 \
 milliseconds before timing out.
@@ -76,7 +76,7 @@ terminate called after throwing an instance of 'c10::DistBackendError'
 
 
 def hang_on_gpu(context: WorkerContext, plan: tuple[int, Path]) -> int:
-    """One rank hangs in update 3; the other has queued its collective, and gone on, when its watchdog aborts it."""
+    """One rank hangs in update 3; the other, whose collective is queued, has moved on when its watchdog aborts it."""
     hanging, folder = plan
     for update in (1, 2, 3):
         context.parent.begin_update(update)
@@ -122,10 +122,9 @@ def raise_here(context: WorkerContext, payload: Any) -> int:
 
 
 def start_family(folder: Path, context: WorkerContext) -> None:
-    """Start children of four kinds: a loader, one that asks for no death signal, a stranger, and a daemon.
+    """Start four children: a loader, one without a death signal (careless), a stranger, and a daemon.
 
-    The stranger has a session of its own; the daemon's own parent is gone as well. The careless one holds open
-    whatever its parent had open.
+    The stranger has its own session; the daemon's parent is gone too. The careless child keeps its parent's files open.
     """
     import multiprocessing
 
@@ -146,7 +145,7 @@ def _load_forever() -> None:
 
 
 def hang_with_family(context: WorkerContext, folder: Path) -> int:
-    """Rank 0 hangs, deaf to polite signals, with grandchildren; rank 1 fails once rank 0 is set up."""
+    """Rank 0 hangs with grandchildren and ignores SIGTERM and SIGINT; rank 1 fails once rank 0 is set up."""
     if context.worker.rank == 0:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
@@ -167,7 +166,7 @@ def die_with_family(context: WorkerContext, folder: Path) -> int:
 
 
 def finish_with_family(context: WorkerContext, folder: Path) -> int:
-    """Rank 0 is done and leaves its children behind."""
+    """Rank 0 ends and leaves its children behind."""
     if context.worker.rank == 0:
         start_family(folder, context)
     return 0
@@ -180,7 +179,7 @@ def wait_with_family(context: WorkerContext, folder: Path) -> int:
 
 
 def stop_at_boundary(context: WorkerContext, folder: Path) -> int:
-    """Count the signals that come; leave with 75 when the test says that the boundary is reached."""
+    """Record the signals received; exit with 75 once the test creates the file `boundary`."""
     received: list[str] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, frame: received.append(signal.Signals(number).name))
@@ -192,13 +191,13 @@ def stop_at_boundary(context: WorkerContext, folder: Path) -> int:
 
 
 def wait_for_signal(context: WorkerContext, folder: Path) -> int:
-    """Set no handler at all."""
+    """Wait without any signal handler."""
     note(folder, context)
     time.sleep(600)
     return 0
 
 
 def answer(context: WorkerContext, folder: Path) -> int:
-    """Say how this worker came to be."""
+    """Record this worker's parent, and whether torch was preloaded."""
     note(folder, context, parent=os.getppid(), preloaded="torch" in sys.modules)
     return 0

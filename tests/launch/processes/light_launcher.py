@@ -1,4 +1,4 @@
-"""A launcher process for the tests, without `if __name__ == "__main__"`: run again by a worker, it would launch itself.
+"""A launcher script without `if __name__ == "__main__"`: a worker that ran it again would launch itself.
 
 Arguments: the target, the payload folder, the number of workers, and optionally the module to preload.
 """

@@ -1,4 +1,4 @@
-"""A process tree, read and ended: made-up tables for the reading, real processes for the ending."""
+"""Process trees: reading them from made-up tables, and ending real processes."""
 
 import os
 import subprocess

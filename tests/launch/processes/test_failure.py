@@ -1,4 +1,4 @@
-"""Which rank failed first, or did not come, and what the user reads of it: made-up endings, told apart."""
+"""Find the rank that failed first or never came, and the message for the user, from made-up endings."""
 
 import json
 import pickle

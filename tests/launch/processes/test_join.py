@@ -1,4 +1,4 @@
-"""A script joins its ranks under any launcher: all stop at once, save whole, and continue bit for bit."""
+"""A script joins its ranks under any launcher: all stop at once, save intact checkpoints, and continue bit for bit."""
 
 import os
 import re
@@ -27,7 +27,7 @@ LAUNCHERS = {
 
 
 def start(launcher: str, text: str, environ: dict[str, str], folder: Path) -> tuple[int, str]:
-    """Run a script in a folder; return its exit code, and what it said."""
+    """Run a script in a folder; return its exit code and output."""
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(text)
     if launcher == "mpirun":

@@ -1,4 +1,4 @@
-"""A launcher as a process of its own: signalled, killed, and without a fork server."""
+"""A launcher in its own process: signalled, killed, and without a fork server."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def launch(tmp_path: Path, start_process: Launch) -> Launch:
 
 
 def facts(folder: Path, count: int = 2) -> list[dict[str, Any]]:
-    """What each rank noted, once all have."""
+    """Return the facts that each rank recorded, once all have."""
     paths = [folder / f"rank-{rank}.json" for rank in range(count)]
     wait_for("the workers", lambda: all(path.exists() for path in paths), LIMIT_S)
     return [json.loads(path.read_text()) for path in paths]
@@ -53,7 +53,7 @@ def received(folder: Path) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("method", "family"),
     [
-        # Children that never asked for a death signal are ended by the fork server, which outlives the launcher.
+        # The fork server outlives the launcher and ends children that never requested a death signal.
         pytest.param("forkserver", ["pid", "loader", "careless", "stranger"], id="forkserver"),
         pytest.param("spawn", ["pid", "loader"], id="spawn"),
     ],
@@ -102,7 +102,7 @@ def test_two_interrupts_at_once_are_one_and_a_later_one_ends_the_run(launch: Lau
     seen = facts(tmp_path)
     launcher.send_signal(signal.SIGINT)
     time.sleep(0.2)
-    launcher.send_signal(signal.SIGINT)  # A terminal and a shell that both pass on one Ctrl-C.
+    launcher.send_signal(signal.SIGINT)  # A terminal and a shell that both forward one Ctrl-C.
     time.sleep(0.6)
     assert launcher.poll() is None
     started = time.monotonic()
@@ -115,7 +115,7 @@ def test_two_interrupts_at_once_are_one_and_a_later_one_ends_the_run(launch: Lau
 
 
 def test_a_signal_to_every_process_of_the_step_ends_no_worker(launch: Launch, tmp_path: Path) -> None:
-    """Slurm signals each process of a step, the fork server and the workers themselves included."""
+    """Slurm signals each process of a step, including the fork server and the workers."""
     launcher = launch("stop_at_boundary", method="forkserver")
     workers = [rank["pid"] for rank in facts(tmp_path)]
     for number in (signal.SIGUSR1, signal.SIGTERM):
@@ -148,7 +148,7 @@ def test_the_launcher_stays_light_and_its_script_is_not_run_again(launch: Launch
 
 def test_without_a_fork_server_workers_are_spawned(launch: Launch, tmp_path: Path) -> None:
     dying = "import os\nif os.environ.get('NOETHER_PARENT_PID'):\n    os._exit(1)\n"
-    (tmp_path / "dying_preload.py").write_text(dying)  # Takes the fork server down with it.
+    (tmp_path / "dying_preload.py").write_text(dying)  # The fork server dies with it.
     launcher = launch("answer", "dying_preload", method="forkserver")
     out, words = launcher.communicate(timeout=LIMIT_S)
     assert (launcher.returncode, out) == (0, "light\n")
@@ -158,7 +158,7 @@ def test_without_a_fork_server_workers_are_spawned(launch: Launch, tmp_path: Pat
 
 
 def test_a_fork_server_survives_ctrl_c_in_its_first_moments(tmp_path: Path) -> None:
-    """The terminal sends it to every process of the group: a server that is starting printed a traceback and ended."""
+    """Regression: the terminal signals every process of the group, and a starting server died with a traceback."""
     code = (
         "import os, signal, time; from multiprocessing import forkserver\n"
         "from noether.launch.processes import spawner\n"
@@ -185,7 +185,7 @@ def said_by(code: str, *words: str) -> str:
     ("module", "unwanted"),
     [
         pytest.param("noether.training.start", ["torch", "scipy", "matplotlib"], id="the launcher"),
-        # SciPy was half of what a rank imported after the fork server's torch: 0.5 s of a processor, for each rank.
+        # SciPy was half of the imports that a rank adds to the fork server's torch: 0.5 s of processor time per rank.
         pytest.param("noether.training.train", ["scipy", "matplotlib"], id="a rank"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Launchers that hear of each other over real sockets: who is let in, reports, questions, silence, and farewells."""
+"""Links between launchers over real sockets: admission, reports, questions, silence, and farewells."""
 
 import json
 import socket
@@ -32,7 +32,7 @@ def report(rank: int, kind: str = "failed") -> WorkerReport:
 
 @dataclass
 class Links:
-    """A hub and its spokes, polled until something is true."""
+    """A hub and its spokes, polled until a condition is true."""
 
     folder: Path
     identity: RunIdentity = RUN
@@ -192,7 +192,7 @@ def test_settings_that_differ_are_named_with_both_values(other, seen: str, expec
 
 @pytest.mark.parametrize(("known", "own"), [(JOB, 2), (replace(JOB, configuration="", world_size=3), 1)], ids=str)
 def test_a_run_that_rank_0_refuses_is_refused_to_all_that_come(tmp_path: Path, known: RunIdentity, own: int) -> None:
-    """Where its settings cannot be read, rank 0's parent process knows its job, and takes one rank for each process."""
+    """If rank 0 cannot read its settings, its parent process knows only the job, and assumes one rank per process."""
     links = Links(tmp_path, known)
     spokes = [links.connect(rank, identity=JOB) for rank in (2, 3)]
     refusal = WorkerReport(0, "n1", "refused", "no data\x1b[2J", 2, code="no-data", seen="\x1b[2J")
@@ -206,7 +206,7 @@ def test_a_run_that_rank_0_refuses_is_refused_to_all_that_come(tmp_path: Path, k
 
 
 def test_a_connection_that_this_system_forbids_is_refused_at_once(links: Links, monkeypatch) -> None:
-    """On either side: rank 0 tries its own address too."""
+    """It is refused at a spoke, and at rank 0, which also connects to its own address."""
 
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -224,7 +224,7 @@ ANOTHERS = {"this run's": (RUN, "rank-twice"), "another run's": (replace(RUN, re
 
 @pytest.mark.parametrize(("run", "code"), ANOTHERS.values(), ids=ANOTHERS)
 def test_rank_0_tells_its_own_listener_from_another_s(links: Links, tmp_path: Path, run, code: str) -> None:
-    """A hub looks for itself at the address that all know: it finds itself, and then another one."""
+    """A hub connects to the shared address: it finds itself at first, and then another hub."""
     links.hub.note_arrivals([0, 1])
     links.until(lambda: not links.hub._own_address.is_alive())
     assert (links.hub._own_address.error, links.hub._own_address.address) == (None, "127.0.0.1")
@@ -301,7 +301,7 @@ def test_heartbeats_keep_silent_launchers(links: Links) -> None:
 
 
 def test_a_launcher_that_was_stopped_itself_blames_nobody(links: Links) -> None:
-    """A suspended job goes on after hours; nobody was lost."""
+    """A suspended job may resume after hours; no peer was lost."""
     links.connected(2)
     links.hub._polled -= 3600
     links.hub.peers[0].heard -= 3600

@@ -1,4 +1,4 @@
-"""torchrun, mpirun and plain machines start the same program: it joins, and learns what one process learns."""
+"""torchrun, mpirun and plain machines start the same program: it joins, and learns the same as one process."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def test_torchrun_ranks_join_the_store_that_torchrun_serves(by_one, environ, tmp
 
 @pytest.mark.slow
 def test_torchrun_makes_1_of_exit_code_75_and_the_run_folder_says_that_all_is_saved(environ, tmp_path) -> None:
-    # The older module, which gives each process --local-rank too.
+    # The older module, which also passes --local-rank to each process.
     done = under_torchrun(environ, tmp_path, "trainer.timeout_min=0.01", module="launch")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "exitcode  : 75" in done.stderr
@@ -66,7 +66,7 @@ def test_two_nodes_meet_at_the_address_they_are_given(
         out, err = node.communicate(timeout=LIMIT_S)
         assert node.returncode == 0, out + err
         assert (tmp_path / "run" / "report.html").exists(), "no rank leaves while rank 0 is still at work"
-        if rank == 1:  # Its terminal is one that rank 0 does not write to.
+        if rank == 1:  # Rank 0 does not write to rank 1's terminal.
             assert "joined rank 1 of 2 on " in out
             assert str(tmp_path / "run" / "logs") in out
             assert out.rstrip().endswith(": done")
@@ -75,7 +75,7 @@ def test_two_nodes_meet_at_the_address_they_are_given(
 
 @pytest.mark.slow
 def test_two_plain_nodes_need_no_file_system_in_common(by_one, environ, start_process, tmp_path) -> None:
-    """Node 1 has its own, empty folder where node 0 writes the run."""
+    """Node 1 mounts an empty folder at the path where node 0 writes the run."""
     needs_namespaces("mount a folder of its own", "--mount", "true")
     port, output = free_port(), tmp_path / "runs"
     output.mkdir()

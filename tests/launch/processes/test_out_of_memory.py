@@ -1,4 +1,4 @@
-"""A process that the kernel has ended for want of memory is told from any other, with the number to set."""
+"""A process ended by the kernel for lack of memory is told apart from any other, with the limit to raise."""
 
 import os
 import signal
@@ -59,7 +59,7 @@ class Eats(Lines):
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A control group of 900 MB."""
+    """Yield a control group of 900 MB."""
     root = Path("/sys/fs/cgroup")
     v1 = (root / "memory").is_dir()
     own = (root / "memory" if v1 else root) / f"noether-test-{os.getpid()}"

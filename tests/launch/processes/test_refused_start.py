@@ -1,4 +1,4 @@
-"""One host of a run refuses it before it joins: the others end at once, with its code and its name."""
+"""One host of a run refuses it before it joins: the other hosts end at once, with its code and its name."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from conftest import TINY
 from processes import free_port, wait_for
 
 INIT_S = 60
-"""Seconds that a host waits for another: none of these tests may take as long."""
+"""Seconds that a host waits for another; each test must end sooner."""
 
 
 NONE: tuple[dict[str, str], ...] = ({}, {})
@@ -18,7 +18,7 @@ NONE: tuple[dict[str, str], ...] = ({}, {})
 
 @pytest.fixture
 def start_two(noether, tmp_path):
-    """Start two hosts of one run at the same time, each with words and variables of its own; return how they end."""
+    """Return a function that starts two hosts of one run with separate words and variables, and waits for both."""
 
     def run(words, *common: str, variables=NONE) -> list:
         shared = ("train", "--hp", str(TINY), f"output_path={tmp_path}", f"distributed.init_timeout_s={INIT_S}")
@@ -32,7 +32,7 @@ def start_two(noether, tmp_path):
 
 @pytest.fixture
 def start_by_hand(start_two):
-    """The same, as `--nodes 2` on each."""
+    """Return a similar function for two hosts that are started by hand with `nodes=2`."""
 
     def run(words, *common: str, variables=NONE) -> list:
         where = ("nodes=2", "master_addr=127.0.0.1", f"master_port={free_port()}")
@@ -43,7 +43,7 @@ def start_by_hand(start_two):
 
 
 def task(rank: int, job: int) -> dict[str, str]:
-    """The environment of one of two tasks that srun has started on this machine."""
+    """Return the environment of one of two tasks that srun has started on this machine."""
     host = socket.gethostname()
     nodes = {"SLURM_STEP_NODELIST": host, "SLURM_JOB_NODELIST": host, "SLURMD_NODENAME": host}
     counts = {"SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2"}
@@ -67,7 +67,7 @@ def test_all_hosts_end_with_the_refusal_of_one(start_two, tmp_path, job: int, wo
     refusing = next(rank for rank in (0, 1) if words[rank])
     assert f"[{code}]" in ended[refusing].err
     assert f"rank {refusing} on {socket.gethostname()}" in ended[1 - refusing].err
-    if refusing == 1:  # Rank 0's host keeps what the page and the logs show.
+    if refusing == 1:  # Rank 0's host stores the report for the page and the logs.
         (kept,) = tmp_path.glob("*/logs/rank-1.error.json")
         assert json.loads(kept.read_text())["code"] == code
     if code == "hosts-differ":
@@ -104,7 +104,7 @@ def test_two_hosts_by_hand_end_at_once_with_what_differs(start_by_hand, words, c
 
 
 def test_a_host_whose_devices_are_refused_is_named_without_a_rank(start_by_hand) -> None:
-    """Which ranks it would have is not known: without its GPUs it takes every host for one of CPUs."""
+    """The host's ranks are unknown, because without its GPUs it assumes that all hosts use CPUs."""
     own = (("accelerator=cpu", "devices=2"), ("accelerator=gpu",))
     first, second = start_by_hand(own, "trainer.effective_batch_size=12")
     assert (first.code, second.code) == (2, 2), (first, second)
@@ -121,7 +121,7 @@ WRONG = (
 
 @pytest.mark.parametrize(("name", "value", "code"), WRONG)
 def test_a_wrong_variable_of_one_host_is_refused_on_both(noether, start_by_hand, tmp_path, name, value, code) -> None:
-    """Host 0 waited for ranks that did not come, and plan found nothing wrong."""
+    """Regression: host 0 waited for ranks that did not come, and plan found nothing wrong."""
     plan = noether("plan", "--hp", str(TINY), f"output_path={tmp_path}", "devices=2", **{name: value})
     assert (plan.code, f"[{code}]" in plan.err) == (2, True), plan.out + plan.err
     for host in start_by_hand(([], []), "devices=2", variables=({}, {name: value})):
@@ -129,7 +129,7 @@ def test_a_wrong_variable_of_one_host_is_refused_on_both(noether, start_by_hand,
 
 
 def test_a_second_host_0_is_told_that_there_is_one(noether, start, tmp_path) -> None:
-    """Two machines where each is told to be the first are one machine here: both listen at the same port."""
+    """Two machines that both start as node 0 are one machine here: both listen on the same port."""
     port = free_port()
     words = ("train", "--hp", str(TINY), "nodes=2", "node_rank=0", "master_addr=127.0.0.1", f"master_port={port}")
     first = start(*words, f"output_path={tmp_path / 'first'}", f"distributed.init_timeout_s={INIT_S}")

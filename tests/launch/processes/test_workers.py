@@ -1,4 +1,4 @@
-"""Several real workers, started from this process and watched: what each kind of ending comes to."""
+"""Several real workers, started from this process and watched: the outcome of each kind of ending."""
 
 import io
 import json
@@ -31,7 +31,7 @@ def workers(count: int) -> Placement:
 
 
 def run(target: str, payload: Any, folder: Path, grace_s: float = 0.5) -> tuple[int, str]:
-    """Start and watch, with little patience; return the exit code and what the user would read."""
+    """Start and watch workers with a short grace period; return the exit code and the user's messages."""
     placement = workers(2)
     info = RunInfo(log_folder=folder / "logs")
     ports = hold_ports(placement, info)
@@ -84,7 +84,7 @@ def test_two_ranks_reduce_through_the_held_port(method: str, tmp_path: Path, mon
 
 
 def test_the_preload_leaves_one_thread() -> None:
-    """Asked before the first fork: OpenBLAS ends its threads at a fork, which would hide them."""
+    """Count before the first fork: OpenBLAS ends its threads at a fork, which would hide them."""
     code = "import gc, os, noether.launch.processes.preload\n"
     code += "print(len(os.listdir('/proc/self/task')), gc.get_freeze_count() > 0)"
     environment = {**os.environ, **server_environment({}, os.getpid())}
@@ -140,7 +140,7 @@ def test_leaving_early_is_a_failure_whatever_the_code(tmp_path: Path) -> None:
 
 
 def test_stacks_that_are_written_with_pauses_are_read_whole() -> None:
-    """As on a busy machine: a part of it, without the asked thread, made a rank that computes "running"."""
+    """Regression: on a busy machine, stacks were cut before the requested thread; a computing rank was "running"."""
     pipes = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
     lines = ("Thread 0x1:", "  File x", "Current thread 0x2:", "  File y", "  File z, line 1 in call_target")
 
@@ -205,7 +205,7 @@ def test_one_worker_fails_as_several_do(tmp_path: Path, capsys, target: str, cod
 
 
 def test_a_task_that_is_one_worker_of_several_is_watched(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """What a scheduler's launcher returns: the rank is this process's child, without a fork server between."""
+    """With a scheduler's launcher, the rank is this process's own child, without a fork server between them."""
     placement = workers(2)
     mine = replace(placement, workers=placement.workers[1:], local_world_size=2)
     assert run_placement(mine, "launch_targets.answer", tmp_path, tmp_path / "logs") == 0

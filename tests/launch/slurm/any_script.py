@@ -1,4 +1,4 @@
-"""A script of a user's: plain DDP as under torchrun or, with the word `join`, in the group of `noether.join`."""
+"""A user's script: plain DDP as under torchrun or, with the argument `join`, in the group of `noether.join`."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What the tests on Slurm share: one real cluster of four nodes for the session, and the words to ask it."""
+"""A real cluster of four nodes for the session, and methods to run commands on it."""
 
 import os
 import re
@@ -19,11 +19,11 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CLUSTER = REPOSITORY / "ci" / "slurm" / "cluster"
-# Limits are for what hangs, and generous: other tests and the making of the images use the same cores.
-# Life of the session's cluster, should nobody be left to take it down.
+# Limits only catch hangs and are generous: other tests and the image builds use the same cores.
+# Lifetime of the session's cluster if no process takes it down.
 LIFE_S = 5400
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# squeue(1), JOB STATE CODES: those that a job does not leave by itself.
+# The final states, from squeue(1), JOB STATE CODES.
 ENDED = {*"COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL PREEMPTED OUT_OF_MEMORY BOOT_FAIL DEADLINE".split()}  # noqa: SIM905
 
 T = TypeVar("T")
@@ -31,19 +31,19 @@ Finished = subprocess.CompletedProcess[str]
 
 
 def wait_for(what: str, ask: Callable[[], T], limit_s: float = 90, explain: Callable[[], str] = str) -> T:
-    """As everywhere; asking starts processes here, which are not to load what is waited for."""
+    """Wait as in tests/processes.py, but ask less often: each question starts processes on the same cores."""
     return processes.wait_for(what, ask, limit_s, explain, longest_pause_s=0.5)
 
 
 @dataclass(frozen=True)
 class Slurm:
-    """A running cluster: hosts `login` and `n1`, `n2`, … whose jobs are root's, with the environment of a new shell."""
+    """A running cluster: hosts `login` and `n1`, `n2`, …; jobs belong to root, with the environment of a new shell."""
 
     folder: Path
 
     @property
     def log(self) -> str:
-        """What the controller wrote last."""
+        """The end of the controller's log."""
         return (self.folder / "log" / "slurmctld.log").read_text()[-4000:]
 
     def cluster(self, *arguments: str, limit_s: float = 150, text: str = "", **variables: str) -> Finished:
@@ -55,24 +55,24 @@ class Slurm:
     def power(self, *arguments: str) -> None:
         """Run a command that must succeed: up, down; kill or boot a node; unplug its cable, or plug it in again.
 
-        `boot` returns when Slurm would give the node work; what runs on a node that is unplugged runs on.
+        `boot` returns once Slurm would use the node; processes on an unplugged node keep running.
         """
         done = self.cluster(*arguments, limit_s=300)
         assert done.returncode == 0, done.stderr
 
     def on(self, host: str, *command: str, limit_s: float = 90, text: str = "", **variables: str) -> Finished:
         """Run a command on a host to its end; past the limit it gets SIGTERM, and the test fails."""
-        # The limit is kept on the host: of a command in another pid namespace, only nsenter can be killed from here.
+        # Enforced on the host: from here, only nsenter can be killed, not a command in another pid namespace.
         limited = ("timeout", "--kill-after=5", f"{limit_s}", *command)
         started = time.monotonic()
         done = self.cluster("on", host, "--", *limited, limit_s=limit_s + 15, text=text, **variables)
-        # timeout(1) ends with these codes; a command may end with them too, but not at this time.
+        # timeout(1) ends with these codes; a command may too, but not this late.
         overdue = done.returncode in (124, 128 + signal.SIGKILL) and time.monotonic() - started >= limit_s
         assert not overdue, f"{command} on {host} took more than {limit_s:g} s\n{done.stdout}{done.stderr}{self.log}"
         return done
 
     def run(self, *command: str, limit_s: float = 90, text: str = "", **variables: str) -> str:
-        """Run a command on the login host, require its success, and return what it wrote."""
+        """Run a command on the login host, require its success, and return its output."""
         done = self.on("login", *command, limit_s=limit_s, text=text, **variables)
         assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
@@ -82,36 +82,35 @@ class Slurm:
         return self.on("login", "srun", *arguments, limit_s=limit_s, **variables)
 
     def submit(self, script: str, *options: str, **variables: str) -> int:
-        """Submit the text of a batch script and return the job's id; its output is a file of the cluster's folder."""
+        """Submit the text of a batch script; return the job's id. Its output goes to a file of the cluster's folder."""
         text = script if script.startswith("#!") else f"#!/bin/bash\n{script}"
         output = f"--output={self.folder}/jobs/%j.out"
         return int(self.run("sbatch", "--parsable", output, *options, limit_s=30, text=text, **variables))
 
     def show(self, job: int) -> dict[str, str]:
-        """Return what `scontrol show job` says."""
+        """Return the fields of `scontrol show job`."""
         said = self.run("scontrol", "-o", "show", "job", str(job)).strip()
         return dict(re.findall(r"(\S+?)=(.*?)(?= \S+?=|$)", said))
 
     def state(self, job: int) -> str:
-        """Return a job's state: PENDING, RUNNING, COMPLETED, …"""
         return self.show(job)["JobState"]
 
     def exit_code(self, job: int) -> int:
-        """Return the exit code of a job that ended; of one that a signal ended, 128 and the signal's number."""
+        """Return the exit code of a job that ended, or 128 and the number of the signal that ended it."""
         code, number = map(int, self.show(job)["ExitCode"].split(":"))
         return 128 + number if number else code
 
     def output(self, job: int) -> str:
-        """Return what a job has written so far, errors included."""
+        """Return a job's output so far, including its errors."""
         path = Path(self.show(job)["StdOut"])
         return path.read_text() if path.exists() else ""
 
     def explain(self, job: int) -> str:
-        """Return all that is known of a job, for a test that has waited in vain."""
+        """Return all that is known of a job, for a test whose wait timed out."""
         return f"{self.show(job)}\n{self.output(job)}\n{self.log}"
 
     def wait(self, job: int, limit_s: float = 150, until: str | None = None) -> str:
-        """Return the state in which a job ended, or that in `until`, should it come first."""
+        """Wait for a job's end, or for the state `until` if it comes first; return the state."""
         states = {*ENDED, until}
 
         def reached() -> str | None:
@@ -121,7 +120,7 @@ class Slurm:
         return wait_for(f"job {job}: {until or 'its end'}", reached, limit_s, partial(self.explain, job)) or ""
 
     def wait_for_output(self, job: int, text: str, limit_s: float = 90) -> str:
-        """Return a job's output once it holds `text`."""
+        """Wait until a job's output contains `text`; return the output."""
 
         def written() -> str | None:
             output = self.output(job)
@@ -136,13 +135,13 @@ class Slurm:
 
 @contextmanager
 def running_cluster(**settings: int | str) -> Iterator[Slurm]:
-    """Start a cluster beside those that may be running, with these flags of `ci/slurm/cluster up`, and end it after."""
+    """Yield a new cluster, beside any others, with these flags of `ci/slurm/cluster up`; take it down afterwards."""
     require_cluster()
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     # Not pytest's folder: the paths of the Unix sockets in it must be short.
     with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as parent:
         slurm = Slurm(Path(parent) / "state")
-        slurm.power("up", *flags)  # When it fails, it leaves no host.
+        slurm.power("up", *flags)  # If it fails, it leaves no host.
         try:
             yield slurm
         finally:
@@ -150,7 +149,7 @@ def running_cluster(**settings: int | str) -> Iterator[Slurm]:
 
 
 def require_cluster() -> None:
-    """Skip on a machine that cannot run a cluster; where one is required, what is missing is installed first."""
+    """Skip if this machine cannot run a cluster; if a cluster is required, first install what is missing."""
     for command in ("install", "check") if processes.is_required(processes.CLUSTER) else ("check",):
         done = subprocess.run([sys.executable, str(CLUSTER), command], capture_output=True, text=True, timeout=900)
         if done.returncode:
@@ -159,26 +158,26 @@ def require_cluster() -> None:
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Slurm]:
-    """Four nodes of 8 CPUs and 4 GPUs; partitions main, low and high, of which high preempts low."""
+    """Yield four nodes of 8 CPUs and 4 GPUs; partitions main, low and high, of which high preempts low."""
     with running_cluster(life=LIFE_S) as cluster:
         yield cluster
 
 
 def check_learned_alike(said: str, ranks: int = 4) -> None:
-    """Require that the ranks of any_script.py, on two hosts, have learned the same weights."""
+    """Check that the ranks of any_script.py, on two hosts, have learned the same weights."""
     found = re.findall(rf"rank \d of {ranks} on (\S+) learned (\S+)", said)
     assert (len(found), len({host for host, _ in found}), len({learned for _, learned in found})) == (ranks, 2, 1), said
 
 
 @pytest.fixture
 def variables(cache: Path) -> dict[str, str]:
-    """The environment of a user on a host of the cluster."""
+    """Return the environment of a user on a host of the cluster."""
     return {"PATH": PATH, "XDG_CACHE_HOME": str(cache), "HOME": "/root", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(autouse=True)
 def end_jobs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Leave no job behind for the next test, whatever became of this one."""
+    """Cancel the jobs that a test leaves behind."""
     if "slurm" not in request.fixturenames:
         yield
         return

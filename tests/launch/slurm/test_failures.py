@@ -1,4 +1,4 @@
-"""A run on two hosts of a real Slurm that goes wrong: everyone says who it was, and nobody is left."""
+"""A run on two hosts of a real Slurm that fails: all hosts name the cause, and no process is left."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from misbehaving import WORDS, misbehave, processes_of
 
 from launch.slurm.conftest import CLUSTER, Slurm, wait_for
 
-# Ten seconds are promised; machines that run tests are busy.
+# The limit is ten seconds, but test machines are busy.
 GONE_S = 40
 START_S = 150
 WELL = ("+model.how=never", "+model.rank=0")
@@ -28,7 +28,7 @@ class Started:
     folder: Path
 
     def wait_gone(self, limit_s: float = GONE_S) -> tuple[int, str]:
-        """Return srun's exit code and words, once no process of the run is left on any host."""
+        """Return srun's exit code and output, once no process of the run is left on any host."""
         mine = str(self.folder)
         wait_for("the end of every process of the run", lambda: not processes_of(mine), limit_s, lambda: self.left())
         out, err = self.srun.communicate(timeout=GONE_S)
@@ -36,11 +36,10 @@ class Started:
 
     @property
     def pid(self) -> int:
-        """Srun's own: the oldest of its processes."""
+        """The pid of srun's main process, its oldest."""
         return min(pid for pid, command in processes_of(str(self.folder)).items() if command.startswith("srun "))
 
     def left(self) -> str:
-        """Say which processes are left."""
         return "\n".join(f"{pid} {command}" for pid, command in processes_of(str(self.folder)).items())
 
 
@@ -72,7 +71,7 @@ def first_updates(folder: Path) -> bool:
 
 
 def ranks(folder: Path) -> list[str]:
-    """The command lines of what computes, on any host."""
+    """Return the command lines of the ranks on all hosts."""
     return [words for words in processes_of(str(folder)).values() if "noether train" in words and "srun" not in words]
 
 
@@ -100,7 +99,7 @@ def test_a_rank(start, tmp_path: Path, how: str, rank: int, words: str) -> None:
 
 @pytest.mark.slow
 def test_a_rank_of_a_script(start, tmp_path: Path) -> None:
-    """One task on each node, with two ranks: those of the other node, and the one beside it, end too."""
+    """Two tasks with two ranks each: the ranks of the other node, and the one beside it, end too."""
     script = REPOSITORY / "tests/launch/slurm/any_script.py"
     code, said = start("accelerator=cpu", "devices=2", str(script), "killed", script=True).wait_gone(START_S)
     assert code == 137, said
@@ -110,7 +109,7 @@ def test_a_rank_of_a_script(start, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_node_is_unplugged(start, slurm: Slurm, tmp_path: Path) -> None:
-    """Both sides end by themselves: the isolated one would compute on, and write, until someone noticed."""
+    """Both sides end by themselves: else the isolated node would compute on, and write, until noticed."""
     run = start(*WORDS, *WELL, "distributed.timeout_s=60")
     wait_for("the first updates", lambda: first_updates(tmp_path) or run.srun.poll() is not None, START_S)
     slurm.power("unplug", "n2")

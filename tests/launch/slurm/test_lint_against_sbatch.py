@@ -1,4 +1,4 @@
-"""Does slurm-lint refuse what a real sbatch refuses, for the same cause, and take what it takes?"""
+"""Check that slurm-lint refuses what a real sbatch refuses, for the same cause, and accepts what sbatch accepts."""
 
 import shlex
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ def script(text: str) -> str:
 
 
 Said = Mapping[str, tuple[int, str]]
-"""Exit code and words of Slurm's program, for each text or options that it was given."""
+"""Exit code and output of Slurm's program, by the text or options that it was given."""
 
 
 def ask(slurm: Slurm, commands: Mapping[str, str], into: Path) -> Said:
@@ -78,7 +78,7 @@ def ask(slurm: Slurm, commands: Mapping[str, str], into: Path) -> Said:
 
 @pytest.fixture(scope="module")
 def sbatch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Said:
-    """What sbatch says of every script here; its tests start no job, and need no look at the queue after each."""
+    """Return sbatch's answer to each script; it starts no job, so `end_jobs` need not check the queue."""
     slurm: Slurm = request.getfixturevalue("slurm")
     folder, commands = tmp_path_factory.mktemp("scripts"), {}
     for text in (*(text for text, _, _ in REFUSED.values()), *TAKEN, *OTHER_GPUS, *UNKNOWN):
@@ -105,12 +105,12 @@ def test_what_sbatch_takes_is_none(sbatch: Said, options: str) -> None:
 
 @pytest.mark.parametrize("options", OTHER_GPUS)
 def test_a_type_of_gpu_may_begin_with_a_digit(sbatch: Said, options: str) -> None:
-    """The words are right; this cluster has no such GPU."""
+    """The syntax is valid; this cluster only lacks such a GPU."""
     assert "node configuration is not available" in sbatch[options][1]
     assert findings(script(options)) == set()
 
 
-UNKNOWN = {  # What sbatch refuses here, and another site or another line of its may make right.
+UNKNOWN = {  # sbatch refuses these here, but another site or a further line of the script may make them valid.
     "--quotatype=auto": ("site-option", "warning"),
     "--gpus-per-task=1": ("options-contradict", "warning"),
     **dict.fromkeys(
@@ -139,7 +139,7 @@ def test_srun_of_this_version_does_not_take_the_cpus_of_the_job(slurm: Slurm) ->
     passed = slurm.submit(text.replace("srun", "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\nsrun", 1))
     for job in (bare, passed):
         slurm.wait(job)
-    # One task of two CPUs, where srun is told; else the step has the CPUs of the whole job and no number for each task.
+    # One task of two CPUs if srun is given the number; else the step has all CPUs of the job and no number per task.
     assert "CPUs=2" in slurm.output(passed)
     assert "CPUs=2" not in slurm.output(bare)
     script = "#!/bin/bash\n#SBATCH -n2 -c2\nsrun -n1 python train.py\n"

@@ -45,7 +45,7 @@ except noether.RunEnded as ended:
 
 @pytest.fixture
 def types(slurm: Slurm, tmp_path: Path, variables: dict[str, str]) -> Callable[..., str]:
-    """Run a script on the login host, in a folder with a cars.yaml of so many updates, and return what it wrote."""
+    """Return a function that runs a script on the login host, beside a cars.yaml, and returns its output."""
     (tmp_path / TINY.name).write_text(TINY.read_text())
     (tmp_path / "broken.py").write_text(BROKEN)
 
@@ -63,7 +63,7 @@ def types(slurm: Slurm, tmp_path: Path, variables: dict[str, str]) -> Callable[.
 
 
 def is_told_to_save(slurm: Slurm, folder: Path, job: int) -> None:
-    """Send a job, once it trains, what Slurm sends before a time limit, and wait until it starts again."""
+    """Once a job trains, send it the signal that Slurm sends before a time limit; wait for its requeue."""
     wait_for("an update", (folder / "metrics.jsonl").is_file, 150, lambda: slurm.explain(job))
     slurm.run("scancel", "--signal=USR2", str(job))
     wait_for("its requeue", lambda: slurm.show(job)["Restarts"] == "1", 150, lambda: slurm.explain(job))

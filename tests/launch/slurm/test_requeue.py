@@ -1,8 +1,8 @@
-"""Preempted, out of time, cancelled, requeued, its node lost: the job goes on by itself, bit for bit.
+"""Jobs that are preempted, out of time, cancelled, requeued or lose their node resume automatically, bit for bit.
 
     pytest -s tests/launch/slurm/test_requeue.py
 
-prints what was lost and how long it took. All cases run at the same time, for most of each is waiting.
+prints the updates lost and the seconds to resume. All cases run at the same time, since each mostly waits.
 """
 
 import os
@@ -22,11 +22,11 @@ from noether.runs.folder import RunFolder
 from noether.runs.lease import have_ranks_met, read_attempts
 from noether.runs.records import read_metrics
 
-# Requeueing, a node's timeout and a job's limit take their minutes, and the first test waits for all of them.
+# Requeueing, a node's timeout and a job's limit take minutes, and the first test waits for all of them.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 OWN = REPOSITORY / "tests" / "faults" / "own"
 UPDATES = 60
-# A script of the user's: what left with 75 is started again, on the host; Slurm itself does it for the rest.
+# A user's script: if a run exits with 75, it requeues the job from its host; otherwise Slurm itself requeues.
 SCRIPT = """\
 srun {command}
 code=$?
@@ -37,7 +37,7 @@ exit $code
 
 @dataclass(frozen=True)
 class Case:
-    """A job, and what happens to it. saves: it is given the time to save, so that no update is lost."""
+    """A job and its disturbance. saves: whether the job has the time to save, so that no update is lost."""
 
     options: tuple[str, ...]
     ranks: int = 1
@@ -48,7 +48,7 @@ class Case:
 CASES = {
     "preempted, GraceTime 0": Case(("-plow", "-wn1"), ranks=2),
     "preempted, GraceTime 20": Case(("-plow20", "-wn2")),
-    # The limit is a minute: updates so slow that no machine makes all of them in it.
+    # The limit is a minute; the updates are so slow that no machine finishes within it.
     "time limit": Case(("-wn3", "-t1"), pause_s=1.0),
     "scancel, submitted again": Case(("-wn3",)),
     "scontrol requeue": Case(("-wn3",)),
@@ -59,7 +59,7 @@ NAMES = in_every_push(CASES.keys(), "preempted, GraceTime 0", "node lost")
 
 @dataclass
 class Outcome:
-    """How a case went. reached: the last update that was made before; lost: those that had to be made again."""
+    """The outcome of a case. reached: the last update before the disturbance; lost: updates that were repeated."""
 
     job: int
     folder: RunFolder
@@ -77,8 +77,6 @@ def training_rows(folder: RunFolder) -> list[dict]:
 
 
 class Scene:
-    """The cluster, and the jobs on it."""
-
     def __init__(self, slurm: Slurm, folder: Path) -> None:
         self.slurm, self.folder = slurm, folder
 
@@ -103,7 +101,6 @@ class Scene:
         return bool(saved) and len(rows) > saved[-1].updates + 2
 
     def strike(self, name: str, outcome: Outcome) -> None:
-        """Do to a job what its case is called."""
         outcome.struck = time.time()
         if name.startswith("preempted"):
             node = CASES[name].options[1]
@@ -116,10 +113,10 @@ class Scene:
             self.slurm.power("kill", "n4")
 
     def second_start(self, outcome: Outcome) -> bool:
-        """Return whether a start after the first has made an update; note what was lost, and how long it took."""
+        """Return whether a start after the first has made an update; record the updates lost and the seconds."""
         starts = read_attempts(outcome.folder)
         if len(starts) < 2 or not have_ranks_met(outcome.folder, starts[1].number):
-            # Rows of updates that are made again are dropped at the next start: they are counted before it.
+            # The next start drops rows of updates to be repeated, so count them before it.
             outcome.reached = max([outcome.reached, *(row["update"] for row in training_rows(outcome.folder))])
             return False
         again = [row for row in training_rows(outcome.folder) if row["update"] > starts[1].start_update]
@@ -135,7 +132,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def names(request) -> list[str]:
-    """The cases of this session: those of every push, the nightly ones, or what was asked for."""
+    """Return the cases of this session: those of every push, the nightly ones, or those selected."""
     return [item.callspec.params["name"] for item in request.session.items if item.path == request.path]
 
 
@@ -146,7 +143,7 @@ def outcomes(slurm: Slurm, names: list[str], tmp_path_factory) -> Iterator[dict[
     scene = Scene(slurm, tmp_path_factory.mktemp("requeue"))
     found = {}
     if "node lost" in names:
-        # n4 is to be lost: while n3 takes no work, that job goes there.
+        # n4 will be lost: while n3 is drained, that job starts on n4.
         slurm.run("scontrol", "update", "NodeName=n3", "State=DRAIN", "Reason=test")
         found["node lost"] = scene.submit("node lost")
         slurm.wait(found["node lost"].job, until="RUNNING")
@@ -157,7 +154,7 @@ def outcomes(slurm: Slurm, names: list[str], tmp_path_factory) -> Iterator[dict[
     def go_on() -> bool:
         for name in sorted(waiting):
             if name == "time limit":
-                waiting.discard(name)  # The clock strikes by itself.
+                waiting.discard(name)  # Slurm's time limit ends it.
             elif scene.trains(found[name]):
                 scene.strike(name, found[name])
                 waiting.discard(name)

@@ -1,4 +1,4 @@
-"""`noether submit` on a real Slurm: preemption, requeue, cancel, sweeps, and the page that says so."""
+"""`noether submit` on a real Slurm: preemption, requeue, cancel, sweeps, and the commands of docs/slurm.md."""
 
 import json
 import re
@@ -21,11 +21,11 @@ NOETHER = (sys.executable, "-m", "noether")
 SHAPE = ("devices=null", "slurm.slurm_partition=low", "slurm.nodes=2")
 LONG, ENDLESS = "trainer.max_updates=160", "trainer.max_updates=9000"
 MOMENTS = {"before-torch-is-imported": "/python", "while-ranks-meet": "libtorch_cpu"}
-"""What each rank of a job has mapped by then."""
+"""Part of the name of a file that each rank of a job has mapped at that moment."""
 
 
 class User:
-    """A user on the login node, in a folder of their own."""
+    """A user on the login node, in a private folder."""
 
     def __init__(self, slurm: Slurm, folder: Path, variables: dict[str, str]) -> None:
         self.slurm, self.folder = slurm, folder
@@ -73,7 +73,7 @@ def user(slurm: Slurm, tmp_path: Path, variables: dict[str, str]) -> User:
 
 @pytest.mark.slow
 def test_a_job_survives_a_preemption(slurm: Slurm, user: User) -> None:
-    """SIGTERM to every rank: saved, queued again by Slurm, gone on with to the end."""
+    """Every rank receives SIGTERM: the run is saved, requeued by Slurm, and trained to the end."""
     job, folder = user.submits("preempted", LONG)
     user.waits_for_updates(folder, job)
     slurm.submit("sleep 1", "--partition=high", "-N4", "--exclusive")
@@ -90,7 +90,7 @@ def test_a_job_survives_a_preemption(slurm: Slurm, user: User) -> None:
 
 @pytest.mark.slow
 def test_a_job_told_to_save_is_queued_again_and_a_cancelled_one_is_not(slurm: Slurm, user: User) -> None:
-    """What --signal sends before the time limit; then `noether cancel`, which saves too."""
+    """The job gets the signal that --signal sends before the time limit; later `noether cancel`, which also saves."""
     job, folder = user.submits("told", ENDLESS)
     user.waits_for_updates(folder, job)
     slurm.run("scancel", "--signal=USR2", str(job))
@@ -107,7 +107,7 @@ def test_a_job_told_to_save_is_queued_again_and_a_cancelled_one_is_not(slurm: Sl
 
 
 def told_to_save(slurm: Slurm, folder: RunFolder, job: int, mapped: str) -> None:
-    """Tell the ranks of a job to save, once each process has such a file in its memory."""
+    """Tell the ranks of a job to save, once each process has mapped a file with `mapped` in its path."""
 
     def tasks() -> list[int]:
         found = processes_of(f"SLURM_JOB_ID={job}\0")
@@ -120,7 +120,7 @@ def told_to_save(slurm: Slurm, folder: RunFolder, job: int, mapped: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("mapped", in_every_push(MOMENTS, "before-torch-is-imported"))
 def test_a_job_told_to_save_before_its_ranks_have_met_is_queued_again(mapped: str, slurm: Slurm, user: User) -> None:
-    """Should the ranks be quicker than the signal, it finds them in the first of many updates."""
+    """If the ranks meet before the signal comes, it reaches them in the first of many updates."""
     job, folder = user.submits("early", LONG, 'slurm.nodelist="n[1-2]"')
     told_to_save(slurm, folder, job, mapped)
     assert slurm.wait(job, limit_s=250) == "COMPLETED", said(folder)
@@ -132,7 +132,7 @@ def test_a_job_told_to_save_before_its_ranks_have_met_is_queued_again(mapped: st
 
 @pytest.mark.slow
 def test_a_job_that_is_stopped_whenever_it_starts_is_not_queued_again_for_ever(slurm: Slurm, user: User) -> None:
-    """No start of it writes a record; each was queued again, with "everything is saved"."""
+    """Regression: no start writes a record, but each one was requeued with "everything is saved"."""
     job, folder = user.submits("loop", ENDLESS, 'slurm.nodelist="n[1-2]"')
     for start in range(3):
         wait_for("the start", lambda start=start: slurm.show(job)["Restarts"] == str(start), 120)
@@ -147,7 +147,7 @@ def test_a_job_that_is_stopped_whenever_it_starts_is_not_queued_again_for_ever(s
 
 @pytest.mark.slow
 def test_a_run_that_gets_nowhere_is_not_queued_again_for_ever(slurm: Slurm, user: User) -> None:
-    """The first start saves an update; each one after it is stopped in the evaluation that is still due."""
+    """The first start saves an update; each later one is stopped in the evaluation that is still due."""
     too_short = ("trainer.evaluate_every=1 updates", "trainer.timeout_min=0.1")  # Less than the margin before a limit.
     job, folder = user.submits("nowhere", "slurm.nodes=1", *too_short)
     slurm.wait(job, limit_s=280)
@@ -207,7 +207,7 @@ def test_a_run_in_the_queue_is_not_submitted_twice(slurm: Slurm, user: User) -> 
 
 
 def test_a_printed_script_is_a_run_from_the_moment_it_waits(slurm: Slurm, user: User) -> None:
-    """Nothing but squeue knows of it: no folder, no job.json."""
+    """Only squeue knows it: there is neither a folder nor job.json."""
     later = ("slurm.slurm_additional_parameters={begin: now+1hour}", "run_id=a b")
     words = shlex.join([*NOETHER, "submit", "--print", "-m", "--hp", str(TINY), *SHAPE, *later, "seed=1,2"])
     job = int(user.types("sh", "-c", f"{words} | sbatch --parsable").stdout)
@@ -223,7 +223,7 @@ def test_a_printed_script_is_a_run_from_the_moment_it_waits(slurm: Slurm, user: 
 
 @pytest.mark.slow
 def test_the_commands_of_the_page_on_slurm_run(slurm: Slurm, user: User) -> None:
-    """docs/slurm.md in its own order, in one folder; only the data and the lengths are made small behind the words."""
+    """docs/slurm.md in its own order, in one folder; only the data and lengths are reduced, by wrapper programs."""
     from test_readme import SMALL
 
     quick = f"{SMALL} accelerator=cpu trainer.max_updates=4 tracker.report=false tracker.tensorboard=false"

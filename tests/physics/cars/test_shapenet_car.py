@@ -46,7 +46,7 @@ FITTING = {
 
 @pytest.fixture
 def source(published: Path, tmp_path: Path) -> Path:
-    """A copy to change."""
+    """Return a copy that a test may change."""
     return Path(shutil.copytree(published, tmp_path / "source"))
 
 
@@ -186,7 +186,6 @@ def test_mistakes_are_answered_in_words_and_write_nothing(words, message, noethe
 
 @pytest.fixture
 def one(tmp_path: Path) -> Path:
-    """The folder of one car."""
     folder = tmp_path / "training_data" / "param3" / "abc"
     write_car(folder, seed=7)
     return folder
@@ -215,7 +214,7 @@ def test_a_car_is_what_its_files_say(binary, tmp_path: Path) -> None:
 
 
 def rewritten(change):
-    """What writes the surface anew, with other points, quads and pressures."""
+    """Return a function that rewrites the surface with points, quads and pressures changed by `change`."""
 
     def harm(car: Path) -> None:
         points, quads, pressure = change(*surface_mesh(7))
@@ -225,7 +224,7 @@ def rewritten(change):
 
 
 def pressed(change):
-    """What writes other pressures beside the surface."""
+    """Return a function that changes the pressures beside the surface."""
     return lambda car: np.save(car / "press.npy", change(np.load(car / "press.npy")))
 
 

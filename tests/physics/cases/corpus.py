@@ -1,4 +1,4 @@
-"""Writes the cases of the corpus that are no text: by VTK, meshio and Gmsh.
+"""Write the cases of the corpus that are not text, with VTK, meshio and Gmsh.
 
 All are of unit cubes or unit squares with T = 1, 2, … at cells, or at points, so that counts and sizes are known.
 """
@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 
 def numbered(mesh: Any, at: str = "cells") -> Any:
-    """The mesh with T = 1, 2, … at its cells or points, and nothing else."""
+    """Return the mesh with T = 1, 2, … at its cells or points, and no other data."""
     mesh.clear_data()
     data, count = (mesh.cell_data, mesh.n_cells) if at == "cells" else (mesh.point_data, mesh.n_points)
     data["T"] = np.arange(1.0, count + 1)
@@ -34,12 +34,12 @@ def image(n: int) -> pyvista.ImageData:
 
 
 def cubes(n: int, at: str = "cells") -> pyvista.UnstructuredGrid:
-    """n × n × n unit cubes."""
+    """Return n × n × n unit cubes."""
     return numbered(image(n).cast_to_structured_grid().cast_to_unstructured_grid(), at)
 
 
 def squares(n: int, at: str = "cells") -> pyvista.PolyData:
-    """n × n unit squares in a plane."""
+    """Return n × n unit squares in a plane."""
     plane = pyvista.ImageData(dimensions=(n + 1, n + 1, 1)).cast_to_structured_grid().cast_to_unstructured_grid()
     return numbered(pyvista.PolyData(plane.points, faces=plane.cells), at)
 
@@ -49,11 +49,8 @@ def run(folder: Path, package: str, *command: str, **environ: str) -> None:
                    timeout=60, env=os.environ | environ)  # fmt: skip
 
 
-# VTK
-
-
 def by_pyvista(folder: Path, name: str, n: int = 3, at: str = "cells") -> None:
-    """A file by its suffix: regular meshes, or cubes, or squares; binary."""
+    """Write a binary file by its suffix: regular meshes, or cubes, or squares."""
     suffix = Path(name).suffix
     if suffix == ".vti":
         mesh = numbered(image(n), at)
@@ -67,7 +64,7 @@ def by_pyvista(folder: Path, name: str, n: int = 3, at: str = "cells") -> None:
 
 
 def by_vtk(folder: Path, name: str, n: int = 3, at: str = "cells", kind: str = "volume") -> None:
-    """.vtkhdf, or Exodus under any suffix, with the numbers of elements and nodes that VTK adds."""
+    """Write .vtkhdf, or Exodus for any other suffix, with the element and node numbers that VTK adds."""
     writer = vtkHDFWriter() if name.endswith(".vtkhdf") else vtkExodusIIWriter()
     writer.SetInputData(cubes(n, at) if kind == "volume" else squares(n, at).cast_to_unstructured_grid())
     writer.SetFileName(str(folder / name))
@@ -75,7 +72,7 @@ def by_vtk(folder: Path, name: str, n: int = 3, at: str = "cells", kind: str = "
 
 
 def in_pieces(folder: Path, name: str, n: int = 4, pieces: int = 3, ghosts: int = 0) -> None:
-    """A .pvtu or .pvtp of several pieces as ParaView writes them, each with layers of its neighbours' cells."""
+    """Write a .pvtu or .pvtp of several pieces as ParaView does, each with ghost layers of its neighbours' cells."""
     is_flat = name.endswith(".pvtp")
     part = vtkExtractPolyDataPiece() if is_flat else vtkExtractUnstructuredGridPiece()
     part.SetInputData(squares(n) if is_flat else cubes(n))
@@ -90,15 +87,12 @@ def in_pieces(folder: Path, name: str, n: int = 4, pieces: int = 3, ghosts: int 
 
 
 def cgns(folder: Path) -> None:
-    """Eight hexahedra at three times, by the library of CGNS."""
+    """Write eight hexahedra at three times, made with the CGNS library."""
     (folder / "flow.cgns").write_bytes(gzip.decompress((HERE / "steps.cgns.gz").read_bytes()))
 
 
-# meshio
-
-
 def by_meshio(folder: Path, name: str, form: str | None = None, at: str = "points", n: int = 2) -> None:
-    """Cubes and n squares of their skin, with T; at cells, that of the squares is 900."""
+    """Write cubes and n squares of their skin, with T at cells or points; the squares' cells have 900."""
     grid = cubes(n, at)
     skin = np.array([[i, i + 1, i + n + 2, i + n + 1] for i in range(n)])
     cells = [("hexahedron", grid.cells_dict[pyvista.CellType.HEXAHEDRON]), ("quad", skin)]
@@ -106,18 +100,15 @@ def by_meshio(folder: Path, name: str, form: str | None = None, at: str = "point
     in_cells = {"T": [np.asarray(grid.cell_data["T"]), np.full(n, 900.0)]} if at == "cells" else {}
     mesh = meshio.Mesh(np.asarray(grid.points, float), cells, point_data=values, cell_data=in_cells)
     before = Path.cwd()
-    os.chdir(folder)  # where meshio writes the numbers of an .xdmf
+    os.chdir(folder)  # meshio writes the numbers of an .xdmf to the working directory
     try:
         meshio.write(name, mesh, file_format=form)
     finally:
         os.chdir(before)
 
 
-# Gmsh
-
-
 def by_gmsh(folder: Path, n: int, groups: str = "", form: str = "msh41", every: bool = False) -> None:
-    """A cube of edge 1: n³ hexahedra, 6 n² quadrilaterals, 12 n lines and 8 points, those of groups or every one."""
+    """Write a cube of edge 1: n³ hexahedra, 6 n² quadrilaterals, 12 n lines, 8 points, of `groups` or all (`every`)."""
     (folder / "box.geo").write_text(f"""
 SetFactory("OpenCASCADE"); Box(1) = {{0, 0, 0, 1, 1, 1}};
 Transfinite Curve {{:}} = {n + 1}; Transfinite Surface {{:}}; Recombine Surface {{:}}; Transfinite Volume {{:}};

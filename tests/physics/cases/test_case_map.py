@@ -1,4 +1,4 @@
-"""Maps that do not fit are refused with the key that is wrong; the ready ones take the layout of their data set."""
+"""Invalid maps are refused with the key at fault; the ready-made maps fit the layouts of their data sets."""
 
 from pathlib import Path
 
@@ -100,7 +100,7 @@ def test_the_axes_are_turned_and_not_mirrored(wind: str, up: str) -> None:
     for tensor, usual in ((None, "x y z"), (None, "0 1 2 3 4 5 6 7 8"), ("vtk", "xx yy zz xy yz xz")):
         names, count = usual.split(), len(usual.split())
         own = about.component_names(FieldMap(array="a", tensor=tensor), count)
-        # Each component of the files alone, turned: it is where its name says.
+        # Each component of the files, rotated separately, ends up where its name says.
         assert [own[int(np.abs(values).argmax())] for values in turned(rotation, tensor=tensor)(np.eye(count))] == names
 
 
@@ -113,7 +113,7 @@ def renamed(mesh, names: dict[str, str]):
 
 
 def write_runs(root: Path, runs: tuple[int, ...], metres: float, mean: str, **tables: str) -> None:
-    """A folder with boundary_N.vtp, volume_N.vtu and tables for each run N."""
+    """Write a folder with boundary_N.vtp, volume_N.vtu and tables for each run N."""
     for run in runs:
         (folder := root / f"run_{run}").mkdir()
         length = metres + run / 100
@@ -173,7 +173,7 @@ def test_a_ready_map_takes_the_published_layout(name: str, layout, tmp_path: Pat
     sample = train[0]
     assert keys <= set(sample)
     assert np.isfinite(sample["surface_normals"].numpy()).all()
-    # The wind along z: the body is longest along it.
+    # The wind is along z, and so the body is longest along z.
     extent = np.ptp(sample["surface_points"].numpy(), axis=0)
     assert extent.argmax() == 2
     if name == "drivaernetpp":
@@ -182,7 +182,7 @@ def test_a_ready_map_takes_the_published_layout(name: str, layout, tmp_path: Pat
 
 
 def test_formats_of_several_blocks(tmp_path: Path) -> None:
-    """EnSight and a .vtm with patches by name: the body's parts are numbered, and the air left to the other set."""
+    """EnSight and a .vtm with named patches: the body's parts are numbered, and the air belongs to the other set."""
     for index in range(4):
         blocks = pyvista.MultiBlock({"hull": body(1.0), "wing": body(0.5, 2), "air": air(1.0 + index / 10)})
         (tmp_path / "source").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Tables beside cases, as spreadsheets and scripts write them: numbers of cases, and values of a mesh's points."""
+"""Tables beside cases, as spreadsheets and scripts write them: numbers of cases, and values at a mesh's points."""
 
 import json
 from collections.abc import Callable
@@ -150,7 +150,7 @@ HEAD = "Knoten;u_x [mm];u_y [mm];u_z [mm];Vergleichsspannung [MPa]\n"
 
 
 def write_shells(root: Path, suffix: str, at: str) -> Path:
-    """Cases whose displacement is their place in mm; rows are in random order, and numbered, with decimal commas."""
+    """Write cases whose displacement is the position in mm; rows are shuffled and numbered, with decimal commas."""
     rng = np.random.default_rng(0)
     for number in range(6):
         folder = root / f"Dach {number}"

@@ -1,6 +1,6 @@
-"""Small cases in many formats: what is prepared is what lies in the files, by geometry and by the formats' manuals.
+"""Small cases in many formats: the prepared data match the files, according to geometry and the formats' manuals.
 
-`corpus.yaml` is the table, `corpus/` has the files that are text, `corpus.py` writes those that only programs can.
+`corpus.yaml` is the table of cases, `corpus/` has the text files, and `corpus.py` writes the binary ones.
 """
 
 import json
@@ -35,7 +35,7 @@ def test_the_table_has_every_kind_in_three_forms_and_every_file() -> None:
 
 
 def build(name: str, entry: dict[str, Any], root: Path) -> None:
-    """Makes the folder of an entry: itself, or three runs that each hold a copy of it and numbers of their own."""
+    """Make the folder of an entry: the entry's own, or three runs, each with a copy of it and its own numbers."""
     first = root if entry.get("root") else root / "run_0"
     for writer, how in entry.get("write", {}).items():
         first.mkdir(parents=True)
@@ -49,7 +49,7 @@ def build(name: str, entry: dict[str, Any], root: Path) -> None:
 
 
 def merged(own: Any, lines: Any) -> Any:
-    """A drafted map with the lines of a user; null takes a key away."""
+    """Merge a user's lines into a drafted map; null removes a key."""
     if not isinstance(lines, dict) or not isinstance(own, dict):
         return lines
     both = own | {key: merged(own.get(key), value) for key, value in lines.items()}
@@ -57,7 +57,7 @@ def merged(own: Any, lines: Any) -> Any:
 
 
 def check_sets(entry: dict[str, Any], about: dict[str, Any], out: Path) -> dict[str, int]:
-    """Checks every case of what was prepared; returns the rows of one of them, at points and at cells."""
+    """Check every prepared case; return the rows of one of them, at points and at cells."""
     cases = sorted(out.glob("cases/*/case.json"))
     assert len(cases) == entry["cases"]
     for case in cases:
@@ -88,7 +88,7 @@ def check_sets(entry: dict[str, Any], about: dict[str, Any], out: Path) -> dict[
 
 
 def says(console: str, count: int) -> bool:
-    """Whether the console tells how many cells or points, of one case or of all."""
+    """Return whether the console reports this number of cells or points, of one case or of all."""
     what = r"(cells?|points?|faces?|lines?|vert\w+|elements?|nodes?|ghosts?|quad\w*|triangles?)"
     number = "|".join(form for many in (count, count * RUNS) for form in (f"{many}", f"{many:,}"))
     return bool(re.search(rf"(?<![\w.,-])({number}) (\S+ ){{0,6}}?{what}\b", console))

@@ -1,4 +1,4 @@
-"""Meshes in the formats of other programs, each written by one of them; CalculiX' results as ccx2paraview has them."""
+"""Meshes in other programs' formats, written by those programs; CalculiX results match ccx2paraview's."""
 
 import shutil
 import subprocess
@@ -63,7 +63,7 @@ def test_a_cloud_of_points_is_read_from_csv(write, coordinates: list[str], tmp_p
     found = read_set(tmp_path / "c" / "cloud.csv", own.model_copy(update={"coordinates": coordinates}))
     assert found.points == pytest.approx(np.asarray(cloud.points), rel=1e-5)
     assert found.fields["u"] == pytest.approx(np.asarray(cloud.point_data["U"]), rel=1e-5)
-    if coordinates:  # nobody can guess
+    if coordinates:  # they cannot be guessed
         with refusal("no-coordinates"):
             read_set(tmp_path / "c" / "cloud.csv", own)
         return
@@ -82,14 +82,14 @@ def test_columns_of_one_name_are_one_only_where_they_are_the_same(tmp_path: Path
 
 
 DECK = Path(__file__).with_name("elements.inp").read_text()
-"""One element of each type, on a line; the results of two steps in text."""
+"""One element of each type, in a row; results of two steps as text."""
 
 
 @pytest.fixture(scope="module")
 def solved(tmp_path_factory) -> Path:
     find_program("ccx", "calculix-ccx")
     folder = tmp_path_factory.mktemp("ccx")
-    # ccx2paraview writes one step in a thread while it fills the grid with the next, and crashes at times: it gets one.
+    # ccx2paraview writes one step in a thread while it fills the grid with the next, and may crash: give it one step.
     last, _, _ = DECK.replace("3, 3, 0.01", "3, 3, 0.02").partition("*END STEP")
     binary = DECK.replace("FILE", "OUTPUT").replace("*EL OUTPUT", "*ELEMENT OUTPUT")
     for kind, text in (("FILE", DECK), ("OUTPUT", binary), ("LAST", f"{last}*END STEP\n")):

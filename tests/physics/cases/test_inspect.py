@@ -1,4 +1,4 @@
-"""A folder of cases is grouped by names, listed and drafted as a map that prepare takes as it is."""
+"""A folder of cases is grouped by names, listed, and drafted as a map that prepare accepts unchanged."""
 
 import re
 from pathlib import Path
@@ -208,7 +208,7 @@ def test_arrays_in_which_formats_keep_books_are_told_from_fields(name: str, is_b
 
 
 def clouds(root: Path, count: int, change: dict[int, float]) -> Path:
-    """A plane cloud in each case, in mm; the positions of some are multiplied."""
+    """Write a plane cloud for each case, in mm; `change` has factors for the positions of some cases."""
     rng = np.random.default_rng(0)
     for index in range(count):
         x, y, p = rng.uniform(0, 90, (3, 50))
@@ -279,7 +279,7 @@ def test_what_a_list_of_steps_names_is_read_through_the_list_alone(tmp_path: Pat
 
 
 def around_a_source(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places, and the distance of each to a point source in their middle."""
+    """Return random positions, and the distance of each to a point source in their middle."""
     places = np.random.default_rng(0).uniform(-1, 1, (count, 3))
     return places, np.linalg.norm(places, axis=1, keepdims=True) + 0.02
 

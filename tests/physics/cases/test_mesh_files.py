@@ -1,4 +1,4 @@
-"""Meshes and arrays that are broken are refused in words, whatever bytes they hold."""
+"""Broken meshes and arrays of any bytes are refused with a message."""
 
 import contextlib
 import faulthandler
@@ -40,7 +40,7 @@ def test_the_process_apart_reads_the_same(tmp_path: Path) -> None:
 
 
 def broken_files(folder: Path) -> dict[str, bytes]:
-    """Whole files of every format, text and binary."""
+    """Return intact files of every format, text and binary."""
     whole = {}
     for suffix in (".vtk", ".vtp", ".stl", ".ply"):
         for binary in (True, False):
@@ -70,7 +70,7 @@ def read_quietly(path: Path, result: Path) -> None:
 
 
 def test_mutated_meshes_are_read_or_refused(tmp_path: Path) -> None:
-    """Each in a fork of this process, which has imported VTK; a cut binary .ply ends VTK's reader by a signal."""
+    """Each is read in a fork, which has VTK imported; a truncated binary .ply crashes VTK's reader by a signal."""
     rng, refused, crashed = np.random.default_rng(0), 0, 0
     for name, content in broken_files(tmp_path).items():
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Cases really solved by OpenFOAM and CalculiX: forces and tensors of what is prepared are those of the solver."""
+"""Cases solved by OpenFOAM and CalculiX: the prepared forces and tensors match the solver's."""
 
 import json
 import os
@@ -52,13 +52,13 @@ def test_the_map_of_the_page_prepares_them(solved: Path, tmp_path: Path) -> None
 
 
 def force_of(path: Path) -> np.ndarray:
-    """The last row of a force.dat: total, pressure and friction (3, 3), N, x along the wind and z up."""
+    """Return the last row of a force.dat: total, pressure and friction (3, 3), in N, with x along the wind and z up."""
     row = path.read_text().splitlines()[-1].replace("(", " ").replace(")", " ").split()
     return np.array(row[1:], float).reshape(3, 3)
 
 
 def test_integrated_forces_agree_with_the_solver(solved: Path, prepared: Path) -> None:
-    """To 0.5 %, pressure and friction apart, and so do drag and lift with coefficient.dat."""
+    """Pressure and friction forces each agree to 0.5 %, and drag and lift agree with coefficient.dat."""
     train, test, _ = open_cases(prepared)
     for data, index in [(train, i) for i in range(len(train))] + [(test, i) for i in range(len(test))]:
         sample = {key: value.numpy().astype(float) for key, value in data[index].items()}
@@ -121,7 +121,7 @@ def test_made_cases_are_kept_and_a_torn_one_is_made_again(solved: Path) -> None:
 
 @pytest.mark.nightly
 def test_the_study_trains_on_them_and_goes_on_where_it_stopped(solved: Path, tmp_path: Path) -> None:
-    """One update of one model: the figures, the table and the pictures are there; a second start makes nothing."""
+    """One update of one model makes the metrics, the table and the pictures; a second start makes nothing."""
     words = [sys.executable, str(EXAMPLE.with_name("study.py")), str(solved), str(tmp_path), "--models", "upt",
              "--seeds", "1", "--few", "0", "--length", "0.0005", "trainer.effective_batch_size=2",
              "dataset.geometry_points=128",

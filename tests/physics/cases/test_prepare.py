@@ -1,4 +1,4 @@
-"""Cases become samples in SI units and the house's axes, whole or not there, by any number of processes."""
+"""Cases become samples in SI units and the standard axes, complete or absent, with any number of processes."""
 
 import json
 import os
@@ -76,14 +76,14 @@ def test_a_sample_holds_what_its_contract_says(source: Path, prepared: Path) -> 
     assert sample["wind_speed"] == 31
     middle = sample["surface_points"].mean(axis=0)
     assert np.einsum("ij,ij->i", sample["surface_normals"], sample["surface_points"] - middle).min() > 0
-    # Wind along z, up along y: the files' x is z, their z is y.
+    # Wind along z, up along y: the files' x becomes z, their z becomes y.
     assert sample["surface_points"][:, 2].max() == pytest.approx(mesh.points[:, 0].max(), rel=0.1)
     assert sample["volume_velocity"][:, 2].mean() == pytest.approx(grid.cell_data["U"][:, 0].mean(), rel=1e-5)
     assert np.allclose(np.linalg.norm(sample["volume_normals"], axis=1), 1, atol=1e-5)
 
 
 def test_rows_of_a_set_belong_together(source: Path, prepared: Path) -> None:
-    """They are shuffled, all arrays alike."""
+    """All arrays of a set are shuffled alike."""
     sample, mesh = samples(prepared)["run_0"], pyvista.read(source / "run_0/surface.vtp")
     _, y, z = sample["surface_points"].T
     length = 0.8
@@ -109,7 +109,7 @@ def test_units_and_axes_make_the_same_samples(length, scale, prepared: Path, tmp
     for case, expected in samples(prepared).items():
         for key, values in samples(tmp_path / "out")[case].items():
             if key == "volume_normals":
-                continue  # of cells as near to one point of the surface as to another, either is right
+                continue  # if two surface points are equally near to a cell, either is right
             assert np.allclose(values, expected[key], rtol=1e-3, atol=2e-4 * max(1, np.abs(expected[key]).max())), key
 
 
@@ -166,7 +166,7 @@ def test_a_broken_case_is_named_and_the_rest_goes_on_when_asked(breaks, words, s
 def test_what_is_there_and_current_is_kept(source: Path, tmp_path: Path) -> None:
     root, out = Path(shutil.copytree(source, tmp_path / "source")), tmp_path / "out"
     assert (prepare(root, out).made, prepare(root, out).kept) == (6, 6)
-    os.utime(root / "run_1" / "volume.vtu", (1, 1))  # changed
+    os.utime(root / "run_1" / "volume.vtu", (1, 1))  # the file has changed
     (out / "cases" / "run_2" / "surface.safetensors").unlink()
     (out / "cases" / "run_4" / "case.json").write_text("{")
     (out / "cases" / f".run_9.{socket.gethostname()}.{2**22 + 1}-ab.partial").mkdir()  # left by a killed process

@@ -1,4 +1,4 @@
-"""Files of several steps in time: one step is chosen, or every step is a case that knows its time."""
+"""Files of several time steps: either one step is chosen, or every step is a case that knows its time."""
 
 import gzip
 import json
@@ -27,7 +27,7 @@ WRITE_STEPS = Path(__file__).with_name("write_steps.py")
 
 
 def by_vtk(path: Path) -> None:
-    """In a process of its own: at times VTK's Exodus writer crashes in a process that has lived long."""
+    """Write in a fresh process: in an old one, VTK's Exodus writer sometimes crashes."""
     subprocess.run([sys.executable, WRITE_STEPS, path, *map(str, TIMES)], check=True, timeout=100)
 
 
@@ -40,7 +40,7 @@ def by_meshio(path: Path, form: str = "XML") -> None:
 
 
 def med(path: Path) -> None:
-    """By meshio, which writes one step; SALOME has all steps of a field in one group."""
+    """Write with meshio, which writes only one step; then add steps to the field's group as SALOME does."""
     mesh = pyvista.to_meshio(block(TIMES[0]))
     mesh.cell_data = {}
     meshio.write(path, mesh)
@@ -66,7 +66,7 @@ def pieces(path: Path) -> Sequence[tuple[float, str]]:
 
 
 def cgns(path: Path) -> None:
-    """By the CGNS library 3.4 (cg_biter_write, cg_ziter_write): a box of 8 hexahedra."""
+    """Write a box of 8 hexahedra, made with the CGNS library 3.4 (cg_biter_write, cg_ziter_write)."""
     path.write_bytes(gzip.decompress((Path(__file__).parent / "steps.cgns.gz").read_bytes()))
 
 
@@ -76,7 +76,7 @@ def collection(path: Path) -> None:
 
 
 def series(path: Path) -> None:
-    """ParaView's list of numbered files."""
+    """Write ParaView's list of numbered files."""
     files = [{"name": name, "time": time} for time, name in pieces(path)]
     path.write_text(json.dumps({"file-series-version": "1.0", "files": files}))
 
@@ -107,7 +107,7 @@ def test_the_points_of_exodus_are_those_of_the_body_before_it_is_deformed(tmp_pa
 
 
 def test_a_series_without_the_file_of_its_numbers_is_refused_in_a_line(tmp_path: Path, monkeypatch, capfd) -> None:
-    monkeypatch.chdir(tmp_path)  # where meshio writes case.h5
+    monkeypatch.chdir(tmp_path)  # meshio writes case.h5 to the working directory
     by_meshio(tmp_path / "case.xdmf", "HDF")
     assert set(read_set(tmp_path / "case.xdmf", ABOUT, 1).fields["t"][:, 0]) == {300.5}
     (tmp_path / "case.h5").unlink()
@@ -134,12 +134,12 @@ def test_each_step_is_a_case_that_knows_its_time(suffix: str, template: str, tim
     text, _ = drafted(root, workers=0)
     assert "has 3 steps" in text
     assert parse_map(text, "m").sets["volume"].file == template
-    if "{step}" in template:  # by a guess
+    if "{step}" in template:  # the draft only guesses that these are steps
         with refusal("step-not-said"):
             prepare(root, out, text, workers=0)
         assert not out.exists()
         text = text.replace("# step: last", "step: last")
-    assert prepare(root, out, text, workers=0).made == 5  # the last alone
+    assert prepare(root, out, text, workers=0).made == 5  # only the last step
     text = text.replace("step: last", "step: each")
     done = prepare(root, out, text, workers=0)
     assert list(done.cases) == [f"run_{run}@{time}" for run in range(5) for time in times]

@@ -1,4 +1,4 @@
-"""Areas, normals, forces and shadows of meshes, against what is known in closed form."""
+"""Areas, normals, forces and shadows of meshes, compared with closed forms."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_a_closed_mesh_has_no_net_area_and_the_sphere_its_own(faces) -> None:
 
 
 def test_rounding_does_not_turn_a_flat_surface_over() -> None:
-    corners = np.random.default_rng(0).uniform(size=(50, 4, 2))  # four of any plane's points each
+    corners = np.random.default_rng(0).uniform(size=(50, 4, 2))  # four points each of any plane
     for own in corners @ np.array([[1, 2, 0.3], [0.1, -1, 1]]):
         assert oriented(own, FLAT) is FLAT
         assert oriented(own, TURNED) is TURNED
@@ -49,7 +49,7 @@ def test_faces_wound_inwards_are_turned_over(faces) -> None:
 
 @pytest.mark.parametrize("faces", SHAPES.values(), ids=SHAPES.keys())
 def test_a_linear_pressure_pushes_as_gauss_says(faces) -> None:
-    """∮ p n dA over a closed surface is ∇p times the volume enclosed, and its moment ∇p's at the centroid."""
+    """By Gauss, ∮ p n dA over a closed surface is ∇p times the volume, and its moment that of ∇p at the centroid."""
     gradient = np.array([3.0, -1.0, 7.0])
     moved = POINTS + np.array([0.3, 0.7, -0.2])
     force, moment = pressure_force(moved, faces, moved @ gradient - 11)
@@ -70,7 +70,7 @@ def test_points_are_spread_by_area() -> None:
     points = sample_surface(POINTS, QUADS, 20_000).of(POINTS)
     assert np.linalg.norm(points, axis=1) == pytest.approx(1, abs=0.01)
     assert points.mean(axis=0) == pytest.approx(0, abs=0.02)
-    assert (points[:, 2] > 0.5).mean() == pytest.approx(0.25, abs=0.02)  # Archimedes: a zone's area is its height's
+    assert (points[:, 2] > 0.5).mean() == pytest.approx(0.25, abs=0.02)  # Archimedes: area is proportional to height
     assert np.array_equal(points, sample_surface(POINTS, QUADS, 20_000).of(POINTS))
 
 
@@ -108,7 +108,7 @@ def test_points_share_the_areas_of_their_cells() -> None:
 
 
 def test_half_a_body_looks_outwards_too() -> None:
-    """Cut at a plane of symmetry, with nothing where it was cut."""
+    """Half a sphere, cut at a plane of symmetry and open there."""
     half = pyvista.Sphere(theta_resolution=24, phi_resolution=24).clip("y", invert=False)
     centres, vectors = polygon_geometry(*arrays(half.extract_surface(algorithm="dataset_surface")))
     assert not looks_inwards(centres, vectors)

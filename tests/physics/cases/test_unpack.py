@@ -1,4 +1,4 @@
-"""Archives of cases: every kind is unpacked with its times, an interruption is gone on with, damage is refused."""
+"""Archives of cases: every kind is unpacked with its times, an interrupted unpacking resumes, damage is refused."""
 
 import io
 import os
@@ -15,7 +15,7 @@ from tests.refusal import refusal
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """training_data with a file in each of two folders, of another day."""
+    """Return training_data with an old file in each of two folders."""
     for param in ("param0", "param1"):
         path = tmp_path / "training_data" / param / "car" / "press.npy"
         path.parent.mkdir(parents=True)
@@ -38,7 +38,7 @@ def as_tar(source: Path, path: Path) -> Path:
 
 
 def as_nested(source: Path, path: Path) -> Path:
-    """As ShapeNet-Car is published: a zip of a tar.gz for each folder."""
+    """Pack as ShapeNet-Car is published: a zip with a tar.gz for each folder."""
     with zipfile.ZipFile(path, "w") as archive:
         for param in sorted(source.iterdir()):
             packed = io.BytesIO()
@@ -74,7 +74,7 @@ def test_an_interruption_unpacks_once(source: Path, tmp_path: Path) -> None:
 
 
 def encrypted(path: Path) -> None:
-    """Says in both headers of every member that it is encrypted."""
+    """Mark every member as encrypted in both of its headers."""
     content = bytearray(path.read_bytes())
     for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         at = content.find(mark)
@@ -85,7 +85,7 @@ def encrypted(path: Path) -> None:
 
 
 def tar(path: Path, entries: dict[str, str | None]) -> None:
-    """Writes a file of one byte by each name, or a link to somewhere."""
+    """Write a one-byte file, or a link, for each name."""
     with tarfile.open(path, "w") as archive:
         for name, link in entries.items():
             entry = tarfile.TarInfo(name)

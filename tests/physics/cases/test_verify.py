@@ -1,4 +1,4 @@
-"""Prepared data that is not as it was written trains nothing, and a run goes on with the data that it began with."""
+"""Modified prepared data stop training, and a run resumes only with the data that it began with."""
 
 import random
 import shutil
@@ -34,7 +34,7 @@ def prepared(written: Path, tmp_path: Path, monkeypatch) -> Path:
 
 
 def verify(folder: Path) -> int:
-    """Prepares a run's data; returns how many files were read."""
+    """Prepare a run's data; return how many files were read."""
     read = []
     points = "dataset.points_per_update={surface: 8, volume: 8}"
     config = load_config(["dataset=cases", f"dataset_root={folder}", points])
@@ -52,7 +52,7 @@ def test_every_file_is_read_once_and_again_when_it_changed(prepared: Path) -> No
 def test_a_flipped_bit_is_refused_with_the_case(prepared: Path) -> None:
     verify(prepared)
     flip(prepared / "cases/run_2/volume.safetensors")
-    for _ in range(2):  # what is damaged is not remembered as intact
+    for _ in range(2):  # damaged files are not remembered as intact
         with pytest.raises(RequestError) as refused:
             verify(prepared)
         assert "run_2" in refused.value.summary
@@ -71,7 +71,7 @@ def test_no_mutation_of_dataset_json_is_read_without_a_word(prepared: Path) -> N
     for _ in range(1000):
         path.write_bytes(mutate(whole, rng))
         with suppress(RequestError):
-            assert read_metadata(prepared) == before  # white space between values, say
+            assert read_metadata(prepared) == before  # for example a change of white space between values
     path.write_text("[" * 100_000)
     with pytest.raises(RequestError):
         read_metadata(prepared)
@@ -84,7 +84,7 @@ def test_a_split_without_cases_is_refused_before_any_worker_starts(prepared: Pat
 
 
 class Lines(list):
-    """A data set of one's own."""
+    """A user's data set."""
 
 
 class Augmented(Lines):

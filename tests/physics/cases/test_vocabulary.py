@@ -1,4 +1,4 @@
-"""What names of arrays and numbers say: units, physics, and which numbers are results; tensors in every order."""
+"""Names of arrays and numbers reveal units, physical quantities and results; tensors in every order are recognised."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ WITHOUT = (
     "Temperatura (T)",
     "drag (Re)",
 )
-"""The last three: OpenFOAM's part of the front, a symbol, and pint's ronnaelementary_charge."""
+"""The last three: OpenFOAM's front part of a coefficient, a symbol, and pint's ronnaelementary_charge."""
 UNITS = {
     **{name: (name, "") for name in WITHOUT},
     "hole radius [mm]": ("hole radius", "mm"),

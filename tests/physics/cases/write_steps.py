@@ -1,4 +1,4 @@
-"""A mesh that changes, written with all its times by VTK's own writers: write_steps.py FILE.exo|FILE.vtkhdf TIME…"""
+"""Write a changing mesh at all times with VTK's own writers: write_steps.py FILE.exo|FILE.vtkhdf TIME…"""
 
 import sys
 
@@ -12,7 +12,7 @@ from vtkmodules.vtkIOHDF import vtkHDFWriter
 
 
 def block(time: float) -> pyvista.UnstructuredGrid:
-    """Hexahedra whose temperature is the time, and which are moved."""
+    """Return shifted hexahedra of temperature 300 + time."""
     mesh = pyvista.ImageData(dimensions=(5, 4, 3)).cast_to_unstructured_grid()
     mesh.point_data["T"] = np.full(mesh.n_points, 300 + time)
     mesh.point_data["DISPL"] = np.full((mesh.n_points, 3), 5.0)

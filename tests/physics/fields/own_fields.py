@@ -1,4 +1,4 @@
-"""A data set of one's own with fields, inputs, parameters and outputs that the embedded cars do not have."""
+"""A user's data set with fields, inputs, parameters and outputs that the embedded cars do not have."""
 
 from pathlib import Path
 
@@ -69,7 +69,7 @@ class Bodies:
 
 
 class RenamedUPT(UPT):
-    """A user's subclass with fields of its own, without a word of `layout`: it answers under another name."""
+    """A user's subclass with other fields and no `layout`: its predictions have another name."""
 
     def __init__(self, dim: int = 24, heads: int = 2) -> None:
         super().__init__(dim, heads, encoder_depth=1, decoder_depth=1, radius=300.0)
@@ -80,7 +80,7 @@ class RenamedUPT(UPT):
 
 
 class OnlyLoss(Task):
-    """A user's task that names a field, and says no more of it than the loss."""
+    """A user's task that names a field and defines only the loss."""
 
     def __init__(self):
         self.fields = {"surface_temperature": FieldConfig(points="surface_points", unit="K")}
@@ -90,7 +90,7 @@ class OnlyLoss(Task):
 
 
 class OwnError(FieldsTask):
-    """A user's task on fields whose metrics are another error than those of fields."""
+    """A user's task on fields with error metrics of its own."""
 
     def metrics(self, predictions, batch):
         return {"loss": self._sample_loss(predictions, self.prepare(batch))}

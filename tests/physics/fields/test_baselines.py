@@ -1,4 +1,4 @@
-"""What each baseline finds, and carries over or learns."""
+"""The cases that each baseline finds, and the values that it transfers or learns."""
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ def test_outputs_of_the_case_and_forces_are_scored_too(train) -> None:
 
 
 def beam(number: int) -> dict[str, torch.Tensor]:
-    """A beam of some length whose deflection and tip follow from its length and load."""
+    """Return a beam whose deflection and tip follow from its length and load."""
     rng = np.random.default_rng(number)
     length, load = rng.uniform(1, 2), rng.uniform(-1, 1)
     points = rng.uniform(0, 1, (300, 3)) * [length, 0.1, 0.1]
@@ -100,7 +100,7 @@ def beams() -> tuple[FieldsTask, list[dict[str, torch.Tensor]]]:
 
 
 def test_where_cases_have_parameters_two_more_baselines_read_them(beams) -> None:
-    """Each is better than what it refines: the shape alone says nothing of the load."""
+    """Each beats the baseline that it refines, since the load cannot be seen in the shape."""
     task, samples = beams
     weights = torch.get_rng_state()
     scores = score_baselines(task, samples, range(30), samples[30:])

@@ -53,7 +53,7 @@ def test_statistics_are_those_of_all_points_together() -> None:
     for key, axes in (("surface_pressure", (0, 1)), ("volume_velocity", (0, 1))):
         mean, std = task.statistics[key].mean, task.statistics[key].std
         np.testing.assert_allclose(mean, np.atleast_1d(batch[key].numpy().mean(axis=axes)), rtol=1e-12)
-        # A mean of 1e5 beside a deviation of 3 takes the digits of a sum of squares in one pass.
+        # With a mean of 1e5 and a deviation of 3, a one-pass sum of squares would lose its digits.
         np.testing.assert_allclose(std, np.atleast_1d(batch[key].numpy().std(axis=axes)), rtol=1e-9)
 
 
@@ -68,8 +68,6 @@ def test_a_mean_predictor_costs_one_per_unit_of_weight_and_the_truth_nothing() -
 
 
 class OwnMetrics(FieldsTask):
-    """As a user extends the task."""
-
     def metrics(self, predictions, batch):
         return super().metrics(predictions, batch) | {"own": batch["surface_pressure"].mean(dim=1)}
 
@@ -169,7 +167,7 @@ def test_a_change_of_a_field_that_the_data_set_does_not_name_is_refused() -> Non
 
 
 class CopiesOfNumbers(TorchFunctionMode):
-    """Collects what makes a tensor of Python numbers: on a GPU each is a copy that waits for the device."""
+    """Record the calls that turn Python numbers into tensors: on a GPU, each is a copy that waits for the device."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
@@ -293,7 +291,7 @@ def test_wrong_predictions_are_refused_not_broadcast(predictions, message) -> No
 
 
 def test_padding_counts_nothing_in_loss_and_metrics() -> None:
-    """A batch of samples with differing numbers of points scores what they score alone."""
+    """In a batch with differing numbers of points, each sample's score is the same as alone."""
     areas = {"surface_normals": torch.ones(11, 3), "surface_area": torch.ones(11), "area": torch.ones(1)}
     task = make_task(scalars=LIFT)
     samples = [{**sample, **areas} for sample in make_samples(2)]
@@ -351,7 +349,7 @@ UNDEFINED = {
 
 @pytest.mark.parametrize(("prediction", "truth", "undefined", "words"), UNDEFINED.values(), ids=UNDEFINED)
 def test_scores_that_are_undefined_are_said_in_words(prediction, truth, undefined, words) -> None:
-    """The embedded flow has no drag: C_D is 0 for every shape, and a NaN would say nothing."""
+    """The embedded flow has no drag: C_D is 0 for every shape, and a NaN would explain nothing."""
     found, note = measure_scalar(prediction, truth, truth)
     assert {name for name, value in found.items() if value is None} == undefined
     assert words in note

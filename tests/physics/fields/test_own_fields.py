@@ -1,4 +1,4 @@
-"""Fields of one's own, without a line of Python: what a user met who tried, each a case."""
+"""A user's fields without any Python code; each case is a problem that a user met."""
 
 import functools
 import json
@@ -50,7 +50,7 @@ task:
 
 @pytest.fixture
 def ask(noether):
-    """`noether` with the data set of this folder to be found."""
+    """Return `noether` with this folder's data set importable."""
     return functools.partial(noether, PYTHONPATH=str(Path(__file__).parent))
 
 

@@ -1,8 +1,8 @@
-"""Makes the stored loss curves: 20 updates of each model, in float64, on one CPU rank.
+"""Make the stored loss curves: 20 updates of each model, in float64, on one CPU rank.
 
     python -m tests.physics.models.make_curves [MODEL ...]
 
-A change that alters what is learned makes new ones, and says in the changelog why.
+A change that alters the learned weights makes new curves, and the changelog says why.
 """
 
 import json
@@ -34,13 +34,12 @@ def words_of(model: str) -> list[str]:
 
 
 def losses(metrics: Path) -> list[float]:
-    """Return the loss of each update, of the rows of metrics.jsonl."""
+    """Return the loss of each update, from the rows of metrics.jsonl."""
     rows = map(json.loads, metrics.read_text().splitlines())
     return [row["loss"] for row in rows if row["kind"] == "training"]
 
 
 def main(models: Sequence[str]) -> None:
-    """Make the curves of some models; of all without a name."""
     HERE.mkdir(exist_ok=True)
     for model in models or MODELS:
         with tempfile.TemporaryDirectory() as scratch:

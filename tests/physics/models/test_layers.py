@@ -25,7 +25,7 @@ def random(*shape, scale=1.0, seed=0):
 
 
 def phases(point, width):
-    """The rule written out: ω_k = 10000^(−2k/m), axis after axis."""
+    """Return the angles by the written rule: ω_k = 10000^(−2k/m), axis after axis."""
     m = max(even for even in range(0, width + 1, 2) if even <= width / len(point))
     return [[x * 10000 ** (-2 * k / m) for k in range(m // 2)] for x in point]
 
@@ -95,7 +95,7 @@ def test_parts_of_a_fused_projection_are_rotated_as_each_alone(rotated):
 
 
 def unturned(points):
-    """The rotary table of points at the origin, where no angle turns a head's 8 channels."""
+    """Return the rotary table of points at the origin, where no angle rotates a head's 8 channels."""
     return rotary_table(torch.zeros(2, points, 3, dtype=torch.float64), 8)
 
 
@@ -123,7 +123,7 @@ def test_self_attention_is_torch_multihead_attention_and_nothing_attends_to_padd
 
 
 def brute_force(points, centres, radius, max_neighbours):
-    """For each centre the indices of its nearest points within the radius, nearest first."""
+    """Return, for each centre, the indices of its nearest points within the radius, nearest first."""
     distances = np.linalg.norm(centres[:, None] - points[None], axis=-1)
     order = np.argsort(distances, axis=1)[:, :max_neighbours]
     return [[int(i) for i in row if distance[i] <= radius] for row, distance in zip(order, distances, strict=True)]
@@ -131,7 +131,7 @@ def brute_force(points, centres, radius, max_neighbours):
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
 def test_the_distances_of_gpus_are_as_exact_as_those_of_the_cpu(axes: int) -> None:
-    """At coordinates of 1000, neighbours a thousandth apart: the form by matrix products would be off by 0.7."""
+    """At coordinates of 1000 with neighbours 0.001 apart, the matrix-product form would be off by 0.7."""
     centres = (1000 + random(2, 7, axes)).float()
     points = torch.cat((centres + 1e-3 * random(2, 7, axes), 1000 * random(2, 40, axes)), dim=1).float()
     exact = torch.cdist(centres.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist")
@@ -163,7 +163,7 @@ def test_radius_search_includes_the_boundary():
 
 
 def test_radius_search_is_exact_in_float32_far_from_the_origin():
-    # Many points and large coordinates: where torch.cdist would choose the cancelling matrix product.
+    # With many points and large coordinates, torch.cdist would choose the cancelling matrix product.
     points = (990 + random(1, 400, 3, scale=10)).float()
     found = radius_neighbours(points, points, 0.7, 32)
     expected = brute_force(points[0].double().numpy(), points[0].double().numpy(), 0.7, 32)
@@ -201,7 +201,7 @@ def test_pooling_in_half_precision_takes_the_other_form_and_agrees():
 @pytest.mark.parametrize("count", [50, 3000], ids=["partitioned", "by-topk"])
 def test_float32_neighbours_are_the_nearest_from_the_nearest_on(count):
     points = torch.rand(1, count, 3, generator=torch.Generator().manual_seed(0)) * 100
-    points[0, 7] = points[0, 3]  # Points at one place are told apart by their order.
+    points[0, 7] = points[0, 3]  # Points at the same position are distinguished by their order.
     distances = torch.cdist(points[:, :5], points, compute_mode="donot_use_mm_for_euclid_dist")
     found = radius_neighbours(points, points[:, :5], 1e6, 16)
     values = distances.gather(2, found.indices)

@@ -1,4 +1,4 @@
-"""A run of each model learns what it learned when its curve was stored."""
+"""A run of each model has the same losses as when its curve was stored."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from physics.models.make_curves import HERE, MODELS, losses, words_of
 
 RELATIVE = 1e-6
-"""Processors and versions of torch round differently; in float64 20 updates make of that less than 1e-9."""
+"""Processors and torch versions round differently; in float64, the effect after 20 updates is below 1e-9."""
 
 
 @pytest.mark.slow

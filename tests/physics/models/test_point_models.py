@@ -1,4 +1,4 @@
-"""What every model promises (its size, symmetries and precisions), and what is a model's own."""
+"""The promises of every model (its size, symmetries and precisions), and those of single models."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ SMALL = {
 
 
 def small_model(kind, **options):
-    """A small model in float64 whose weights are large enough for every part to show in the output."""
+    """Return a small model in float64 whose weights are large enough for every part to affect the output."""
     torch.manual_seed(0)
     model = build_model(kind, **{**SMALL[kind], **options}).double()
     for name, parameter in model.named_parameters():
@@ -48,13 +48,13 @@ def points(count, seed, batch=2):
 
 
 def query_set(prefix, count, seed):
-    """A set's points and what else is known of them."""
+    """Return a set's points with the other inputs known at them."""
     entries = {f"{prefix}_points": points(count, seed), f"{prefix}_normals": draw(count, 3, seed + 100) - 0.5}
     return entries | ({"volume_sdf": draw(count, 1, seed + 200).squeeze(-1)} if prefix == "volume" else {})
 
 
 def make_batch(geometry=40, surface=23, volume=31, anchors=None):
-    """A batch of two; with `anchors` so many of each set, at other places than the queries."""
+    """Return a batch of two samples; `anchors` adds that many points per set, at other positions than the queries."""
     batch = {"geometry_points": points(geometry, 1)} | query_set("surface", surface, 2) | query_set("volume", volume, 3)
     if anchors:
         known = query_set("surface", anchors, 4) | query_set("volume", anchors + 2, 5)
@@ -63,7 +63,6 @@ def make_batch(geometry=40, surface=23, volume=31, anchors=None):
 
 
 def permuted(batch, prefix, order):
-    """The batch with the points of one set in another order."""
     return {key: value[:, order] if key.startswith(f"{prefix}_") else value for key, value in batch.items()}
 
 
@@ -79,7 +78,7 @@ def backward(model, batch):
 
 
 class DtypesMade(TorchDispatchMode):
-    """Collects the floating-point types of every intermediate result, forward and backward."""
+    """Record the floating-point types of every intermediate result, forward and backward."""
 
     def __init__(self):
         super().__init__()
@@ -94,7 +93,7 @@ class DtypesMade(TorchDispatchMode):
 
 PARAMETERS = {"mlp": 170_500, "upt": 11_015_620, "ab_upt": 7_007_236, "transformer": 5_487_748, "transolver": 3_860_804}
 SHALLOW = {"upt": {"encoder_depth": 1, "decoder_depth": 1}, "transformer": {"depth": 1}, "transolver": {"depth": 1}}
-"""For what a graph of each further block would take time, and show nothing more."""
+"""Each further block would only make the graph slower, without testing more."""
 ANCHORS = pytest.mark.parametrize("anchors", [None, 13], ids=["all-points-attend", "anchors"])
 KINDS = pytest.mark.parametrize("kind", PARAMETERS)
 
@@ -157,7 +156,7 @@ def test_the_shape_is_seen(kind):
 @KINDS
 @pytest.mark.parametrize("fewer", ["geometry", "surface", "volume", "anchor_surface", "anchor_volume", "every"])
 def test_samples_of_differing_numbers_of_points_share_a_batch(kind, fewer):
-    """Padded and masked, each sample is predicted as it is alone."""
+    """Padded and masked, each sample gets the same prediction as alone."""
     model, samples = small_model(kind), []
     batch = make_batch(anchors=None if fewer in ("surface", "volume") else 13)
     for i in range(2):
@@ -214,7 +213,7 @@ def test_bfloat16_autocast_predicts_and_trains_near_float32(kind, anchors):
 
 @KINDS
 def test_compiles_as_one_graph_and_agrees_with_eager(kind):
-    # The eager backend: what is proved is that nothing depends on data, not the code generator.
+    # The eager backend suffices: this proves that nothing depends on data, not the code generator.
     model, batch = small_model(kind, **SHALLOW.get(kind, {})), make_batch()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     assert_same(compiled(batch), model(batch))
@@ -259,7 +258,7 @@ def test_options_that_do_not_fit_are_refused_with_the_line_to_write(kind, option
 
 
 def gradients(model, batch):
-    """Of every parameter, and the bytes that autograd kept."""
+    """Return the gradients of all parameters, and the number of bytes that autograd kept."""
     kept = set()
 
     def note(tensor):
@@ -286,8 +285,6 @@ def test_gradients_are_the_same_bit_for_bit_and_less_is_kept(kind, anchors):
 
 
 class Dropping(Recomputable):
-    """A block that draws random numbers."""
-
     @recomputed
     def forward(self, x):
         return nn.functional.dropout(x.sin(), 0.5).exp()

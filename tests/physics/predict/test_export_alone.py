@@ -37,7 +37,7 @@ def export(request, noether, tmp_path_factory) -> tuple[str, Path]:
 
 
 def torch_alone(folder: Path) -> Path:
-    """A folder with torch and what torch itself requires, and nothing else of this environment."""
+    """Return a folder with torch and its own requirements, and nothing else of this environment."""
     wanted, seen = ["torch"], set()
     while wanted:
         name = wanted.pop()
@@ -122,7 +122,7 @@ def test_an_export_is_replaced_only_when_asked(export, noether) -> None:
 
 
 def test_arrays_that_do_not_fit_are_told_in_a_sentence(export) -> None:
-    """By the graph, whose guards would fail, and by the weights alone, whose layers would."""
+    """Tested with the graph, whose guards would fail, and with the weights alone, whose layers would."""
     kind, folder = export
     for model in (load_exported(folder, trust=True), load_exported(folder)):
         arrays = {name: np.zeros([50 if n < 0 else n, *rest]) for name, (n, *rest) in model.inputs.items()}
@@ -134,6 +134,6 @@ def test_arrays_that_do_not_fit_are_told_in_a_sentence(export) -> None:
             if length > 0:
                 with refusal("export-input-shape"):
                     model(other_length)
-            elif kind == "transolver":  # UPT has one array for each set of its own.
+            elif kind == "transolver":  # UPT has a separate array for each set.
                 with refusal("export-input-lengths"):
                     model(other_length)

@@ -1,4 +1,4 @@
-"""Intervals of several runs: what they promise, what `predict` writes of them, and what is refused."""
+"""Intervals from several runs: their coverage, the output of `predict`, and refusals."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ CAR = str(REPOSITORY / "examples" / "car.stl")
 
 def test_one_value_a_case_gives_the_ordinary_quantile() -> None:
     found = conformal_quantiles([np.array([float(k)]) for k in range(19)])
-    # The k-th of 19 values, k = ⌈20 · level⌉; above 95 % they are too few.
+    # The k-th of 19 values, k = ⌈20 · level⌉; above 95 %, 19 values are too few.
     assert [found[level - 1] for level in (5, 50, 90, 95)] == [0.0, 9.0, 17.0, 18.0]
     assert np.isinf(found[95:]).all()
     assert highest_level(19) == 95

@@ -1,4 +1,4 @@
-"""A trained model on other people's meshes and points, in their axes and units: `noether predict`."""
+"""`noether predict` applies a trained model to users' meshes and points, in their axes and units."""
 
 import json
 import re
@@ -46,12 +46,12 @@ SMALL_RUN = Path(__file__).with_name("small_runs") / "upt"
 
 @pytest.fixture
 def read_here(monkeypatch) -> None:
-    """Meshes are read in this process: tests/physics/cases/test_mesh_files.py reads them in one of their own."""
+    """Read meshes in this process; tests/physics/cases/test_mesh_files.py tests the separate process."""
     monkeypatch.setattr("noether.physics.predict.shape_input.read_mesh_apart", read_part)
 
 
 def plain_stl(path: Path, points: np.ndarray, cells: np.ndarray) -> None:
-    """ASCII STL as a CAD program writes it: its own name, capitals, indentation, normals of its own."""
+    """Write ASCII STL as a CAD program does: with a name, capitals, indentation and zero normals."""
     lines = ["solid Body 1  (exported)"]
     for a, b, c in points[cells]:
         lines += ["  facet normal 0.0 0.0 0.0", "    outer loop"]
@@ -104,9 +104,9 @@ WRITERS = {
 @pytest.mark.usefixtures("read_here")
 @pytest.mark.parametrize(("name", "write"), WRITERS.items(), ids=WRITERS.keys())
 def test_a_mesh_is_read_whoever_wrote_it(name, write, tmp_path: Path) -> None:
-    write(tmp_path / name, POINTS.astype(np.float64), triangles(QUADS)[:, ::-1])  # wound inwards, too
+    write(tmp_path / name, POINTS.astype(np.float64), triangles(QUADS)[:, ::-1])  # wound inwards on purpose
     shape = read_shape(tmp_path / name)
-    assert len(shape.points) == 3586  # corners that facets repeat are one point, and points without a face are none
+    assert len(shape.points) == 3586  # repeated corners of facets are merged, and points without a face are dropped
     assert np.einsum("ij,ij->i", shape.normals, shape.points - shape.points.mean(axis=0)).min() > 0
     if "field-data" in name:
         assert set(shape.values) == {"pressure"}
@@ -116,7 +116,7 @@ def test_a_mesh_is_read_whoever_wrote_it(name, write, tmp_path: Path) -> None:
 
 
 def ball() -> tuple[np.ndarray, np.ndarray]:
-    """A closed body of triangles."""
+    """Return a closed body of triangles."""
     points, quads = unit_sphere()
     return points, triangles(quads)
 
@@ -252,7 +252,7 @@ def test_points_that_are_none_are_refused(array, seen: str, tmp_path: Path) -> N
     [("transolver_small", 500, "no surface_normals"), ("upt_small", 20, "64 supernodes cannot be taken from 20")],
 )
 def test_points_that_lack_what_the_model_reads_are_refused(model, count, words, tmp_path: Path) -> None:
-    points = torch.from_numpy(POINTS[np.unique(QUADS)].astype(np.float32))  # those that faces use
+    points = torch.from_numpy(POINTS[np.unique(QUADS)].astype(np.float32))  # points used by faces
     air = points + torch.tensor([0.0, 2.0, 0.0])
     fields = {"surface_pressure": points[:, 0], "volume_velocity": air}
     config = load_config([f"model={model}"])
@@ -280,7 +280,7 @@ def test_the_test_split_has_the_metrics_of_evaluate_from_its_own_files(shapenet_
         assert done.code == 0, done.err
         mesh = pyvista.read(out)
         error, truth = mesh.point_data["surface_pressure_error"], mesh.point_data["surface_pressure"]
-        used = np.isfinite(error)  # points that no face uses have no value
+        used = np.isfinite(error)  # points without a face have no value
         found.append(float(np.linalg.norm(error[used]) / np.linalg.norm(truth[used])))
         assert "drag coefficient:" in done.out
     assert np.mean(found) == pytest.approx(evaluated["metrics"]["surface_pressure/relative_l2"], rel=1e-4)

@@ -1,4 +1,4 @@
-"""What changes an output: gradients held against central differences, and the file and the table of the command."""
+"""Sensitivities of an output: gradients compared with central differences, and the command's file and table."""
 
 import shutil
 from dataclasses import replace
@@ -34,7 +34,7 @@ SIZES = {"upt": f"{FEW} model.encoder_depth=1 model.decoder_depth=1", "ab_upt": 
 
 
 def half_ellipsoid(polar: int = 9, azimuth: int = 10) -> tuple[np.ndarray, np.ndarray]:
-    """Directions (N, 3) of the upper half of a sphere, and quads."""
+    """Return directions (N, 3) of the upper half of a sphere, and quads."""
     theta, phi = np.meshgrid(np.linspace(0.1, np.pi - 0.1, polar), np.linspace(0, np.pi, azimuth), indexing="ij")
     points = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)], axis=-1)
     index = np.arange(polar * azimuth).reshape(polar, azimuth)
@@ -43,12 +43,12 @@ def half_ellipsoid(polar: int = 9, azimuth: int = 10) -> tuple[np.ndarray, np.nd
 
 
 DIRECTIONS, QUADS = half_ellipsoid()
-# No two points alike: where two lie equally far out or near, what is made of them has a kink.
+# No ties: results have a kink where two points are equally far out or equally near.
 POINTS = DIRECTIONS * [0.9, 1.0, 2.0] + np.random.default_rng(2).normal(0, 0.01, DIRECTIONS.shape)
 
 
 def model_of(kind: str, learned: int) -> TrainedModel:
-    """A model with its first weights, in float64, of a field, an output of the case, a scalar and a parameter."""
+    """Return an untrained model in float64 of a field, an output of the case, a scalar and a parameter."""
     torch.manual_seed(0)
     size = "model.dim=48 model.heads=2 " + SIZES.get(kind, "model.depth=2")
     config = load_config([f"model={kind}_small", *size.split(), "dataset.points_per_update={surface: 32, volume: 32}"])

@@ -1,4 +1,4 @@
-"""The whole page: every section is there, nothing is loaded, text is escaped, each gap in a run is said in words."""
+"""The page has every section, loads nothing, escapes text, and explains each gap in a run."""
 
 import io
 import json
@@ -41,7 +41,7 @@ SECTIONS += ("plan", "environment", "configuration")
 
 
 class Page(HTMLParser):
-    """The elements of a page, checked to be nested properly, and its text by section."""
+    """The elements of a page, with a check that they nest properly, and its text by section."""
 
     VOID = ("meta", "img", "br", "link", "input", "hr")
 
@@ -78,7 +78,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="session")
 def folder(train_in, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A run folder as training and evaluation leave it."""
+    """Return a run folder after training and evaluation."""
     return train_in(tmp_path_factory.mktemp("runs"), "cars", "devices=2", "dataset.test_shapes=7")
 
 
@@ -89,7 +89,7 @@ def page(folder: RunFolder) -> str:
 
 @pytest.fixture(scope="session")
 def run(folder: RunFolder) -> ReportedRun:
-    """The run with its first case alone: drawing is what takes time."""
+    """Return the run with only its first case, because drawing takes most of the time."""
     run = read_run(folder)
     return replace(run, meta={**run.meta, "cases": run.meta["cases"][:1]})
 
@@ -258,7 +258,7 @@ def no_lift(run: ReportedRun) -> ReportedRun:
 
 
 def truth_by_integration(run: ReportedRun) -> ReportedRun:
-    """Of such a number the integral of the true field is no floor: it is the truth."""
+    """Remove the floors, as for a number whose truth is the integral of the true field."""
     metrics = {name: value for name, value in run.metrics.items() if "floor" not in name}
     return replace(run, result={**run.result, "metrics": metrics})
 
@@ -316,7 +316,6 @@ def test_the_median_and_the_worst_of_the_finite_errors_are_one_number_each(run: 
 
 
 def cases_alone(run: ReportedRun) -> ReportedRun:
-    """The run without its charts."""
     arrays = {key: value for key, value in run.arrays.items() if key.startswith("case/")}
     return replace(run, rows=[], arrays=arrays)
 
@@ -353,7 +352,7 @@ def test_unusual_cases_are_drawn(run: ReportedRun, change: Callable[[ReportedRun
 
 def test_half_a_car_in_millimetres_is_drawn_at_its_plane_of_symmetry(run: ReportedRun) -> None:
     arrays = {key: np.abs(value) if key.endswith("points") else value for key, value in cases_alone(run).arrays.items()}
-    turn = [[0, 1, 0], [0, 0, 1], [-1, 0, 0]]  # of files with the wind along -x, up +z
+    turn = [[0, 1, 0], [0, 0, 1], [-1, 0, 0]]  # from files with the wind along -x, up +z
     space = {"wind": [0, 0, 1], "up": [0, 1, 0], "files": {"metres": 0.001, "rotation": turn}}
     box = {"low": [-1.2, 0.0, -2.5], "high": [1.2, 1.6, 2.5], "count": 1024}
     speeds = {"wind_speed": {"low": [20.0], "high": [40.0], "unit": "m/s"}}
@@ -418,7 +417,7 @@ def test_a_result_of_another_shape_is_named_and_the_page_is_made_without_it(cont
 
 
 def folder_gone(folder: RunFolder) -> None:
-    """Leave a file where the folder was."""
+    """Replace the folder with a file."""
     shutil.rmtree(folder.path)
     folder.path.touch()
 

@@ -1,4 +1,4 @@
-"""The report's pictures of fields: what the viewer sees, where a shape ends, the colours, axes and numbers."""
+"""The report's pictures of fields: the views, the outline of a shape, the colours, axes and numbers."""
 
 import io
 
@@ -13,7 +13,7 @@ from noether.runs.report.numbers import tick_labels
 
 
 def sphere(count: int) -> np.ndarray:
-    """Evenly spread points (count, 3) of the unit sphere (Fibonacci lattice)."""
+    """Return evenly spread points (count, 3) of the unit sphere (Fibonacci lattice)."""
     up = 1 - (2 * np.arange(count) + 1) / count
     angle = np.pi * (1 + 5**0.5) * np.arange(count)
     radius = np.sqrt(1 - up**2)
@@ -44,7 +44,7 @@ def test_a_bay_in_the_outline_stays_open() -> None:
     triangles = step[views.shape_triangles(step)]
     a, b = triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0]
     area = 0.5 * np.abs(a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum()
-    assert area == pytest.approx(6, rel=0.05)  # the convex hull has 7
+    assert area == pytest.approx(6, rel=0.05)  # the convex hull has area 7
 
 
 def test_section_interpolates_linear_fields_exactly() -> None:
@@ -81,7 +81,7 @@ def test_a_plate_is_seen_from_its_face_and_its_hole_stays_empty() -> None:
     distance = np.hypot(across - 8, up - 3)
     ring = np.linspace(0, 2 * np.pi, 24, endpoint=False)
     rim = np.stack([8 + 1.5 * np.cos(ring), 3 + 1.5 * np.sin(ring)])
-    plate = np.stack([across, up, 100 + depth], axis=1)[distance > 1.7]  # far from the origin, as CAD has it
+    plate = np.stack([across, up, 100 + depth], axis=1)[distance > 1.7]  # far from the origin, as in CAD files
     rims = [np.column_stack([*rim, np.full(24, 100 + level)]) for level in (0, 1)]
     points = np.concatenate([plate, *rims])
     space = views.space_by_extent([points])
@@ -135,14 +135,14 @@ def test_picture_has_the_colours_of_the_scale() -> None:
     place = (views.project(np.zeros((1, 3)))[0] - frame.low) / (frame.high - frame.low)
     centre = image[round((1 - place[1]) * 2 * rows), round(place[0] * 2 * columns)]
     np.testing.assert_allclose(centre, matplotlib.colormaps[VALUE_MAP](0.75), atol=0.02)
-    assert image[2, 2, 3] == 0  # nothing is drawn in the corner
+    assert image[2, 2, 3] == 0  # the corner is empty
 
 
 def test_scales() -> None:
     values = np.concatenate([np.linspace(-100, 300, 1000), [1e6]])
     scale = value_scale([values], [np.full(10, 1e9)])
     assert scale.low == pytest.approx(-98, abs=2)
-    assert 300 < scale.high < 375  # neither the one wild point nor the wild prediction stretch it far
+    assert 300 < scale.high < 375  # the single outlier and the extreme prediction hardly stretch it
     errors = error_scale([np.linspace(-3, 1, 1000), np.full(5, np.nan)])
     assert errors.low == -errors.high
     assert errors.high == pytest.approx(2.97, abs=0.05)

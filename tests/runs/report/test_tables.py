@@ -1,4 +1,4 @@
-"""The metrics of a run in the terminal: what is undefined is said to be."""
+"""The metrics of a run in the terminal; undefined ones are shown as undefined."""
 
 import io
 from math import nan

@@ -1,4 +1,4 @@
-"""W&B and MLflow hold one run through kills; a service that fails never ends a run."""
+"""W&B and MLflow keep one run across kills; a failing service never ends a run."""
 
 import json
 import os
@@ -21,7 +21,7 @@ ROW = {"kind": "training", "update": 3, "epoch": 0.1, "samples": 24, "loss": 0.5
 
 
 class Failing:
-    """A service that breaks where it is told to."""
+    """A service that fails in the named method."""
 
     def __init__(self, where: str) -> None:
         self.where, self.seen = where, []
@@ -43,7 +43,7 @@ class Failing:
 
 
 class Mine(Failing):
-    """A service that works, by its dotted path."""
+    """A service that works, named by its dotted path."""
 
     def __init__(self) -> None:
         super().__init__("nowhere")
@@ -130,7 +130,7 @@ class Ends(Callback):
 
 
 def wandb_records(folder: Path) -> list:
-    """What the newest part of a run holds: a log in LevelDB's format, in blocks of 32 KiB, after 7 bytes."""
+    """Return the records of a run's newest part: a log in LevelDB's format, in blocks of 32 KiB, after 7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     log = max(folder.glob("wandb/offline-run-*/*.wandb"), key=os.path.getmtime).read_bytes()
@@ -141,7 +141,7 @@ def wandb_records(folder: Path) -> list:
         size, kind = struct.unpack_from("<HB", log, place + 4)
         content += log[place + 7 : place + 7 + size]
         place += 7 + size
-        if kind in (1, 4):  # Whole, or the last piece.
+        if kind in (1, 4):  # A whole record, or its last piece.
             records.append(Record.FromString(content))
             content = b""
     return records
@@ -150,7 +150,7 @@ def wandb_records(folder: Path) -> list:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_starts_are_one_run_whose_services_are_told_how_each_ended_and_what_it_changed(tmp_path, noether, monkeypatch):
-    """All were FINISHED, with the settings of the first. The first start is killed, and tells nothing."""
+    """Regression: each was FINISHED, with the first one's settings. The first start is killed and reports nothing."""
     pytest.importorskip("wandb")
     from mlflow.tracking import MlflowClient
 

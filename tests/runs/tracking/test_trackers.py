@@ -1,4 +1,4 @@
-"""The history of a run: whole lines, no duplicates after a resume, readable by TensorBoard itself."""
+"""The history of a run has whole lines, has no duplicates after a resume, and is readable by TensorBoard itself."""
 
 import io
 import os
@@ -31,7 +31,7 @@ EVALUATION = {
 
 
 def test_a_checkpoint_that_is_written_again_is_told_of_once(tmp_path) -> None:
-    """A start that was stopped inside an evaluation saves the same update again, and so does the next."""
+    """An attempt stopped inside an evaluation saves the same update again, and so does the next one."""
     path, row = tmp_path / "metrics.jsonl", {"kind": "checkpoint", "update": 4, "seconds": 0.1}
     for _ in range(2):
         file = MetricsFile(path, start_update=4)
@@ -86,7 +86,7 @@ def test_tensorboard_reads_the_event_files_and_a_resume_replaces_what_is_redone(
 
 
 def test_tensorboard_forgets_a_start_that_was_killed_before_anything_was_saved(tmp_path) -> None:
-    for loss in (1.0, 2.0):  # Both begin at 0: the second makes the same updates again, all of them.
+    for loss in (1.0, 2.0):  # Both begin at update 0, so the second repeats every update.
         file = TensorBoardFile(tmp_path, start_update=0, described=METRICS)
         for update in (2, 4) if loss == 1.0 else (2, 4, 6):
             file.log(training(update, loss))
@@ -96,7 +96,7 @@ def test_tensorboard_forgets_a_start_that_was_killed_before_anything_was_saved(t
 
 @pytest.fixture
 def full(monkeypatch) -> list[bool]:
-    """Return whether the disk is full. Before that it takes a part of what is written, as one does that nearly is."""
+    """Return a one-item list: whether the disk is full. Until then it accepts only part of each write."""
     is_full, write = [False], os.write
 
     def refusing(descriptor: int, content: bytes) -> int:
