@@ -100,8 +100,8 @@ def rules_table(scripts: Sequence[Judged]) -> Iterator[str]:
     yield from (
         "# The rules of `slurm-lint`",
         "",
-        f"`make docs` generates this page. Of {len(scripts):,} public scripts, `fired on` counts those with a finding of the",
-        "rule. A rule with 0 guards against a hang, or needs an unreadable file or a site's file.",
+        f"`make docs` generates this page. Of {len(scripts):,} public scripts, `fired on` counts those with a finding",
+        "of the rule. A rule with 0 guards against a hang, or needs an unreadable file or a site's file.",
         "",
     )
     yield from ("| rule | level | fired on | why |", "|---|---|---|---|")

@@ -127,9 +127,9 @@ class Run:
     def is_over(self) -> bool:
         """Return whether all updates are made and evaluated, or trainer.stop_after or a callback has ended the run."""
         progress, patience = self.state.progress, self.config.trainer.stop_after
-        in_vain = patience is not None and progress.evaluations_without_improvement >= patience
+        gave_up = patience is not None and progress.evaluations_without_improvement >= patience
         made = progress.updates == self.length.total_updates
-        return not progress.evaluation_pending and (made or in_vain or progress.ended)
+        return not progress.evaluation_pending and (made or gave_up or progress.ended)
 
     @property
     def described(self) -> Metrics:

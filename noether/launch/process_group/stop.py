@@ -17,7 +17,7 @@ TIME_LIMIT = 1000
 """The reason for a stop because the deadline is near; any other reason is a signal's number."""
 
 
-VAIN_WAIT_S = 15.0
+LATE_BATCH_LIMIT_S = 15.0
 """Seconds that one of several ranks, told to stop, waits for a batch: half the grace of Slurm and Kubernetes."""
 
 
@@ -91,12 +91,12 @@ class AgreedStop:
         """Obey a stop during a wait for a batch, which may never come.
 
         A single rank raises StopAgreed: it stops after the previous update. With several ranks, none can save, because
-        the others wait for this one inside the update: it raises InterruptedStartError after `VAIN_WAIT_S`.
+        the others wait for this one inside the update: it raises InterruptedStartError after `LATE_BATCH_LIMIT_S`.
         """
         assert self._group is not None
         if self._signal and self._group.world_size == 1:
             raise StopAgreed(self._signal)
-        if self._signal and time.monotonic() - self._first >= VAIN_WAIT_S:
+        if self._signal and time.monotonic() - self._first >= LATE_BATCH_LIMIT_S:
             kept = "it waited for a batch that did not come; what was saved before is kept"
             raise InterruptedStartError(self._signal, kept)
 
