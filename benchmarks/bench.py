@@ -1,11 +1,11 @@
-"""The short form of every benchmark, one after the other, in ten to fifteen minutes on two idle cores: `make bench`.
+"""Run a short version of every benchmark in turn: ten to fifteen minutes on two idle cores (`make bench`).
 
     python benchmarks/bench.py [NAME ...] [--out FOLDER] [--list]
 
-Each runs in a process of its own with a time limit and writes FOLDER/NAME.json (default: benchmarks/results/bench), so
-that what is measured stays where one fails. Then the charts of docs/performance.md and FOLDER/table.md are drawn anew
-from those files. Exit code 1 where one failed. A goal that was missed is said and is not a failure: other work on the
-machine may be why.
+Each benchmark runs in its own process with a time limit and writes FOLDER/NAME.json, so results survive if a later one
+fails. With the default folder (benchmarks/results/bench), the charts of docs/performance.md and FOLDER/table.md are
+then redrawn from those files. The exit code is 1 if a benchmark failed. A missed goal is reported but is not a failure,
+because other work on the machine may have caused it.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from record import REPOSITORY, RESULTS, reached, text_of
 
-# Seconds it may take on a busy machine, then what it is called with: on an idle one all take ten to fifteen minutes.
+# Time limit in seconds, generous enough for a busy machine, then the script and its arguments.
 SHORT: dict[str, tuple[int, list[str]]] = {
     "commands": (60, ["commands.py", "--rounds", "5"]),
     "plan": (60, ["plan.py", "--rounds", "3"]),
@@ -35,7 +35,7 @@ OUT = RESULTS / "bench"
 
 
 def run(name: str, out: Path) -> bool:
-    """Run one benchmark; return whether it ended well."""
+    """Run one benchmark; return whether it succeeded."""
     limit, (script, *words) = SHORT[name]
     target = out / f"{name}.json"
     target.unlink(missing_ok=True)
@@ -43,7 +43,7 @@ def run(name: str, out: Path) -> bool:
     began = time.monotonic()
     print(f"\n{name}: {' '.join(command[1:])}", flush=True)
     path = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "benchmarks")))
-    # A session of its own: whatever it started ends with it.
+    # Its own session, so that killing the process group also ends its child processes.
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, start_new_session=True, cwd=REPOSITORY)
     try:
         code: int | str = process.wait(limit)
@@ -56,7 +56,7 @@ def run(name: str, out: Path) -> bool:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, 9)
         process.wait()
-        for left in REPOSITORY.glob("checkpoint-*/"):  # 1.2 GB that a killed benchmark could not remove
+        for left in REPOSITORY.glob("checkpoint-*/"):  # 1.2 GB left by a killed benchmark
             shutil.rmtree(left, ignore_errors=True)
     print(f"{name}: {'done' if code == 0 else f'FAILED ({code})'} in {time.monotonic() - began:.0f} s", flush=True)
     return code == 0 and target.exists()
@@ -66,7 +66,7 @@ def main() -> None:
     own = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     own.add_argument("names", nargs="*", choices=[[], *SHORT], metavar="NAME")
     own.add_argument("--out", type=Path, default=OUT)
-    own.add_argument("--list", action="store_true", help="say what there is")
+    own.add_argument("--list", action="store_true", help="list the benchmarks")
     options = own.parse_args()
     if options.list:
         print("\n".join(SHORT))

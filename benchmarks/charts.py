@@ -1,10 +1,10 @@
-"""Draws the charts of docs/performance.md and their table from the JSON of the benchmarks: `make bench-charts`.
+"""Draw the charts of docs/performance.md and a table of goals from the benchmarks' JSON files (`make bench-charts`).
 
     python benchmarks/charts.py [FOLDER]
 
-Reads FOLDER/*.json (default: benchmarks/results/bench), writes docs/images/performance-*.svg, the part of
-docs/performance.md between the two marks, and FOLDER/table.md. Losses are drawn as wins are: every row with a goal is
-in the table.
+Reads FOLDER/*.json (default: benchmarks/results/bench). Writes docs/images/performance-*.svg, the part of
+docs/performance.md between the two marker comments, and FOLDER/table.md. Missed goals are shown just like met ones:
+the table has every row with a goal.
 """
 
 import json
@@ -23,7 +23,7 @@ TITLES = {
     "performance-launch": "Time of noether over a peer's: less is better",
     "performance-ceiling": "Share of the measured matmul ceiling, one thread",
 }
-# For each chart the benchmark and the words that its rows contain.
+# For each chart: the benchmark, and the text that identifies the chart's rows.
 CHOSEN = {
     "performance-loop": ("loop", "updates a second of noether /"),
     "performance-models": ("model_time", "a second of noether / plain"),
@@ -33,23 +33,23 @@ CHOSEN = {
 
 
 def load(folder: Path) -> dict[str, Any]:
-    """Return what each benchmark wrote, by its name."""
+    """Return each benchmark's results, keyed by its name."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
 
 def chosen(results: dict[str, Any], chart: str) -> list[dict[str, Any]]:
-    """Return the rows of a chart."""
+    """Return the rows that a chart shows."""
     benchmark, words = CHOSEN[chart]
     return [row for row in results.get(benchmark, {"rows": []})["rows"] if words in row["what"] or (
         benchmark == "launch" and "/ Lightning" in row["what"])]  # fmt: skip
 
 
 def draw_chart(path: Path, title: str, rows: list[dict[str, Any]], *, ratio: bool) -> None:
-    """Draw one bar a row with the range of its rounds; for ratios a line at 1, and a mark at each goal."""
+    """Draw a bar per row with the range of its rounds and a mark at its goal; for ratios, also a line at 1."""
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "noether"  # The same figures give the same file.
+    matplotlib.rcParams["svg.hashsalt"] = "noether"  # Identical figures give an identical file.
     from matplotlib import pyplot
 
     figure, axis = pyplot.subplots(figsize=(9, 0.8 + 0.32 * len(rows)), constrained_layout=True)
@@ -74,7 +74,7 @@ def draw_chart(path: Path, title: str, rows: list[dict[str, Any]], *, ratio: boo
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return every row that has a goal, in Markdown."""
+    """Return a Markdown table of every row that has a goal."""
     lines = ["| what | median (rounds' range) | goal |", "|---|---|---|"]
     for content in results.values():
         for row in content["rows"]:
@@ -88,7 +88,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def conditions(results: dict[str, Any]) -> str:
-    """Return on which machine each benchmark ran, and when."""
+    """Return sentences saying when and on which machine each benchmark ran."""
     said: dict[str, list[str]] = {}
     for name, content in results.items():
         about = content["machine"]
@@ -98,10 +98,10 @@ def conditions(results: dict[str, Any]) -> str:
 
 
 def draw(folder: Path, images: Path = IMAGES, page: Path = PAGE) -> None:
-    """Draw all charts that have rows, and renew the page's part and the table."""
+    """Draw every chart that has rows; update the page's generated part and the table."""
     results, shown = load(folder), []
     if not results:
-        sys.exit(f"no results of benchmarks in {folder}; the page stays as it is")
+        sys.exit(f"no benchmark results in {folder}; the page is unchanged")
     for chart, title in TITLES.items():
         rows = chosen(results, chart)
         if not rows:

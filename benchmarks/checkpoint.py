@@ -1,12 +1,12 @@
-"""How much time does the loop lose to a checkpoint of 50M parameters with AdamW: noether against torch.save.
+"""Measure the time a training loop loses to a checkpoint of 50M parameters with AdamW: noether against torch.save.
 
     python benchmarks/checkpoint.py [FOLDER] [--rounds N] [--millions N] [--json FILE]
 
-Three arms take turns: so many updates with no checkpoint, with a torch.save at the first boundary, and with
-a checkpoint of noether's there (copied aside, then written, hashed, flushed and renamed behind the loop). What an arm
-takes longer than the first of its round is what the loop loses. torch.save flushes nothing to the disk and hashes
-nothing. FOLDER should lie on a disk, not in memory. Updates compute on one thread: were every core computing, the
-writing thread would take its share of them.
+Three arms take turns, each making the same number of updates: without a checkpoint, with a torch.save in the first
+update, and with a noether checkpoint there (copied to a staging buffer, then written, hashed, flushed and renamed in
+the background). The time lost is an arm's time minus that of the arm without a checkpoint in the same round. torch.save
+neither flushes to disk nor hashes. FOLDER should be on a disk, not in memory. Updates compute on one thread, so that
+the writing thread does not compete with them for cores.
 """
 
 import os
@@ -30,18 +30,18 @@ from noether.launch.processes.context import WorkerContext
 from noether.runs.metrics import Metric
 
 SECONDS = 4.0
-"""Length of an arm: longer than the write, so that all it costs falls into it."""
+"""The length of an arm: longer than the write, so that the whole cost of the write falls within the arm."""
 
 
 class Nothing(Task):
-    """A task that is never asked."""
+    """A placeholder task whose methods are never called."""
 
     def loss(self, predictions: Predictions, batch: Batch) -> torch.Tensor:
-        """Is never called."""
+        """Raise: never called here."""
         raise NotImplementedError
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Is never called."""
+        """Raise: never called here."""
         raise NotImplementedError
 
 
@@ -55,7 +55,7 @@ def make_state(millions: int) -> TrainingState:
 
 
 class Arms:
-    """A state, a loop over it, and two ways to save it."""
+    """A training state, a loop of updates, and two ways to save the state."""
 
     def __init__(self, folder: Path, millions: int) -> None:
         self.folder, self.state = folder, make_state(millions)
@@ -68,7 +68,7 @@ class Arms:
         self.updates = max(1, round(SECONDS / self.loop(lambda: None)[0] * self.updates))
 
     def loop(self, checkpoint: Callable[[], object]) -> tuple[float, float]:
-        """Return the seconds of the whole loop and of its longest update, the one with the checkpoint left out."""
+        """Return the seconds of the whole loop and of its longest update, excluding the one with the checkpoint."""
         longest, started = 0.0, time.perf_counter()
         for update in range(self.updates):
             began = time.perf_counter()
@@ -81,17 +81,17 @@ class Arms:
         return time.perf_counter() - started, longest
 
     def torch_save(self) -> None:
-        """Save as most programs do: in the loop."""
+        """Save as most programs do: while the loop waits."""
         content = {"model": self.state.model.state_dict(), "optimizer": self.state.optimizer.state_dict()}
         torch.save(content, self.folder / "torch.pt")
 
     def noether(self) -> None:
-        """Save as this one does: behind the loop."""
+        """Save as noether does: in the background while the loop continues."""
         self.state.progress.updates += 1
         self.saver.save(self.state, None, leaving=False)
 
     def settle(self) -> None:
-        """Between arms: nothing is on its way, and the disk has what it was given."""
+        """Wait until the pending write is done and all data is on the disk."""
         self.writer.wait()
         os.sync()
 
@@ -106,7 +106,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=parent))
     try:
         arms = Arms(folder, millions)
-        arms.noether()  # The first copy also asks for its memory: once a run.
+        arms.noether()  # The first copy also allocates its buffer, which happens once a run.
         arms.settle()
         lost: dict[str, list[float]] = {"torch.save": [], "noether": []}
         spikes: dict[str, list[float]] = {"none": [], "torch.save": [], "noether": []}

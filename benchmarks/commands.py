@@ -1,8 +1,8 @@
-"""How long commands take that start nothing, in CPU seconds of the whole process; beside another checkout, as ratios.
+"""Measure the CPU seconds of commands that start no run; optionally also as ratios to another checkout's.
 
     python benchmarks/commands.py [--against CHECKOUT] [--rounds N] [--json FILE]
 
-Arms take turns. The other checkout runs with this Python and its packages, as after `git worktree add CHECKOUT COMMIT`.
+The checkouts take turns. The other one (say, from `git worktree add CHECKOUT COMMIT`) runs with this Python's packages.
 """
 
 import os
@@ -24,7 +24,7 @@ COMMANDS = {
 
 
 def seconds(words: list[str], checkout: Path, folder: str) -> float:
-    """Return the CPU seconds of one command of a checkout."""
+    """Return the CPU seconds that a checkout takes for one command."""
     return cpu_seconds(words, {**os.environ, "PYTHONPATH": str(checkout)}, folder, codes=(0, 2))
 
 
@@ -36,7 +36,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name, words in COMMANDS.items():
-            for checkout in checkouts:  # Not counted: the first start writes the bytecode.
+            for checkout in checkouts:  # Not measured: the first launch writes the bytecode.
                 seconds(words, checkout, folder)
             rounds = [[seconds(words, one, folder) for one in checkouts] for _ in range(options.rounds or 5)]
             goal = HELP_GOAL_S if name.endswith(("help", "version")) else None

@@ -1,11 +1,11 @@
-"""How should a network read a case's parameters: adaptive layer norms in every block, or one token more?
+"""Compare two ways for a network to read a case's parameters: adaptive layer norms in every block, or an extra token.
 
     python benchmarks/conditioning.py [--updates N] [--seeds N] [--out FILE.json] [SETTING=VALUE ...]
 
-Trains UPT both ways on the same batches, some updates at a time in turn, and evaluates the test split with all its
+Trains UPT both ways on the same batches, alternating after some updates, and evaluates the test split with all its
 points. The token is the embedding of the parameters, added to the supernodes that the encoder's blocks and the
-queries attend to. Settings are those of `noether train`; without any it is the built-in cars, whose three lengths and
-yaw are the parameters. Prepared cases: dataset=cases dataset_root=OUT.
+queries attend to. Settings are those of `noether train`. The default is the built-in cars, whose three lengths and
+yaw are the parameters; for prepared cases give dataset=cases dataset_root=OUT.
 """
 
 import argparse
@@ -34,12 +34,12 @@ NORMS, TOKEN = "adaptive norms", "token"
 
 
 class TokenUPT(UPT):
-    """UPT that reads the parameters of a case as one token among the supernodes, and nowhere else."""
+    """A UPT that reads the parameters of a case only as one more token beside the supernodes."""
 
     conditioned = property(lambda self: False)
 
     def encode(self, batch: dict[str, Tensor]) -> Latent:
-        """As UPT's, with the token first; it stands at the origin of the domain."""
+        """Encode as UPT does, with the parameters' token first, placed at the origin of the domain."""
         points = self._in_position_precision(batch["geometry_points"])
         supernodes = count_supernodes(self.supernodes, points.shape[1])
         pooled = self.pooling(points, self._embed(points), supernodes, batch.get("geometry_mask"))
@@ -54,7 +54,7 @@ class TokenUPT(UPT):
 
 
 def config_of(kind: str, options: argparse.Namespace, seed: int) -> RunConfig:
-    """The run's configuration; both ways have the same settings, and the token's model is named by its path."""
+    """Return the run's configuration: the same settings for both, with the token's model named by its path."""
     lines = [*(options.settings or CARS), f"trainer.max_updates={options.updates}", f"seed={seed}"]
     settings = compose_settings(["model=upt_small", *lines])
     if kind == TOKEN:
@@ -63,11 +63,11 @@ def config_of(kind: str, options: argparse.Namespace, seed: int) -> RunConfig:
 
 
 def main() -> None:
-    """Train, print and write the figures."""
+    """Train both models; print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=at_least_one, default=600)
     parser.add_argument("--seeds", type=at_least_one, default=3)
-    parser.add_argument("--out", type=Path, help="file for the figures, JSON")
+    parser.add_argument("--out", type=Path, help="JSON file for the results")
     parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
     options = parser.parse_intermixed_args()
     group = this_device()

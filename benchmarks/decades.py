@@ -1,11 +1,11 @@
-"""What does `scaling: symmetric_log` change where a field spans decades?
+"""Measure what `scaling: symmetric_log` changes for a field that spans decades.
 
     python benchmarks/decades.py FOLDER [--cases N] [--updates N] [--seeds N] [--json FILE]
 
-FOLDER gets cases of the heat flux around a point source, q = Q r / (4π (r² + e²)^1.5) with e = 1.5 mm, at 4,096 points
-of a box of 0.1 m: in each case the place of the source and Q are drawn at random. `inspect` drafts their map, which has
-the scaling; the default model learns the flux with it and standardised, for as many updates. Two errors over the test
-split: relative L2, of which the points beside the source decide, and the median over points of |error| / |truth|.
+Writes cases to FOLDER: the heat flux around a point source, q = Q r / (4π (r² + e²)^1.5) with e = 1.5 mm, at 4,096
+points of a box of 0.1 m, with a random source position and Q in each case. The map drafted for them has the scaling.
+The default model learns the flux with that scaling and with standardised values, in equally many updates. Two errors
+over the test split: relative L2, dominated by the points near the source, and the points' median |error| / |truth|.
 """
 
 import argparse
@@ -30,7 +30,7 @@ SIDE, BLUR = 0.1, 0.0015  # m
 
 
 def write_cases(folder: Path, count: int) -> None:
-    """Write the cases, each a mesh of 16 × 16 × 16 points that are moved at random, and its numbers."""
+    """Write the cases, each a mesh of 16 × 16 × 16 randomly moved points and a JSON file of its parameters."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     for number in range(count):
@@ -46,7 +46,7 @@ def write_cases(folder: Path, count: int) -> None:
 
 
 def errors(scaling: str, prepared: Path, options: argparse.Namespace, seed: int) -> tuple[float, float]:
-    """Train; return the mean over test cases of the relative L2 error, and of the median relative one of points."""
+    """Train; return the means over test cases of the relative L2 error and of the points' median relative error."""
     words = ["dataset=cases", f"dataset_root={prepared}", f"seed={seed}", "accelerator=cpu"]
     words += [f"trainer.max_updates={options.updates}"] + (
         [f"task.fields.{FIELD}.scaling={scaling}"] if scaling == "standardised" else []
@@ -67,7 +67,7 @@ def errors(scaling: str, prepared: Path, options: argparse.Namespace, seed: int)
 
 def main() -> None:
     own = parser(__doc__)
-    own.add_argument("folder", type=Path, help="of the cases and what is prepared of them")
+    own.add_argument("folder", type=Path, help="folder for the raw and the prepared cases")
     own.add_argument("--cases", type=at_least_one, default=60)
     own.add_argument("--updates", type=at_least_one, default=600)
     own.add_argument("--seeds", type=at_least_one, default=3)

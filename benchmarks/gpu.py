@@ -1,19 +1,19 @@
-"""What the published models reach on the GPUs of this machine: one command, on one GPU and on several.
+"""Measure the speed of the published models on this machine's GPUs: on one GPU and on several, with one command.
 
     python benchmarks/gpu.py [--ranks 1 2 …] [--models MODEL …] [--json FILE] [--page FILE]
 
-UPT, AB-UPT, Transformer and Transolver at their published sizes and protocol: one sample an update and device, 3,586
-points of the surface, 4,096 of the volume, Lion, EMA weights, as `noether train` makes its updates (DDP over NCCL
-with several ranks). In float32 and bf16, eager and compiled. For each: updates and samples a second, arithmetic a
-second as torch counts it (matrix products and attention, forward and backward), its share of the measured ceiling of
-square matrix products in that precision, and the peak memory of a rank. Besides, the rate of large copies in memory.
+UPT, AB-UPT, Transformer and Transolver at their published sizes and protocol: one sample per update and device, 3,586
+surface points, 4,096 volume points, Lion and EMA weights, with the updates that `noether train` makes (DDP over NCCL
+with several ranks). Each in float32 and bf16, eager and compiled. Reported: updates and samples a second, arithmetic a
+second as torch counts it (matrix products and attention, forward and backward), its share of the measured rate of
+square matrix products in that precision, the peak memory of a rank, and the rate of large copies in device memory.
 
 `transolver_all_points` is Transolver on all 32,186 points of a car. Its public recipe takes 8 to 10 hours for 789
-samples and 200 epochs at one sample an update on one A100: 4.4 to 5.5 updates a second, reading of data included. Here
-batches lie on the device, and figures are shapes' and not learned ones: the embedded flow stands for the cars.
+samples and 200 epochs at one sample per update on one A100: 4.4 to 5.5 updates a second, including data loading. Here
+the batches are already on the device, and the built-in flow replaces the cars: only the tensors' shapes matter.
 
-By default ranks are 1 and all GPUs. Without a GPU it says so and ends with 2; `--device cpu --tiny` runs the same code
-on a CPU at a size that takes seconds.
+By default it measures 1 rank and then all GPUs. Without a GPU it prints an error and exits with 2;
+`--device cpu --tiny` runs the same code on a CPU at a size that takes seconds.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def wait(device: torch.device) -> None:
 
 
 def copy_rate(device: torch.device, tiny: bool) -> float:
-    """Return bytes a second, read and written, of copying a large array on the device."""
+    """Return the bytes a second, read plus written, of copying a large array on the device."""
     source = torch.ones(2**20 if tiny else COPIED_NUMBERS, device=device)
     target, best = torch.empty_like(source), 0.0
     for _ in range(5):
@@ -130,7 +130,7 @@ def measure(group: Group, case: dict[str, Any], asked: dict[str, Any]) -> dict[s
 
 
 def rank(context: WorkerContext, asked: dict[str, Any]) -> int:
-    """Is one rank: every case in turn; rank 0 writes what was found."""
+    """Run one rank through all cases; rank 0 writes the results."""
     with joined_group(context) as group:
         found: dict[str, Any] = {"copy_bytes_per_second": copy_rate(group.device, asked["tiny"]), "cases": []}
         for case in asked["cases"]:
@@ -149,7 +149,7 @@ def rank(context: WorkerContext, asked: dict[str, Any]) -> int:
 
 
 def measured(kind: DeviceKind, ranks: int, asked: dict[str, Any]) -> dict[str, Any]:
-    """Run all cases in so many ranks of this machine."""
+    """Run all cases in `ranks` ranks on this machine; return the results."""
     devices = tuple(Device(kind, index) for index in range(ranks if kind == "cuda" else 1))
     inventory = DeviceInventory(kind, devices, "benchmark", UsableCpus(tuple(range(ranks)), max(2, ranks)))
     placement = local_placement(LaunchRequest(devices=str(ranks)), LaunchContext({}, inventory, "localhost"))
@@ -162,7 +162,7 @@ def measured(kind: DeviceKind, ranks: int, asked: dict[str, Any]) -> dict[str, A
 
 
 def rows_of(ranks: int, found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of one number of ranks."""
+    """Return the result rows for one number of ranks."""
     rows = [row(f"{ranks} rank(s): copies, GB/s", [found["copy_bytes_per_second"] / 1e9])]
     for case in found["cases"]:
         if "failed" in case:
@@ -178,7 +178,7 @@ def rows_of(ranks: int, found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def page_of(every: Mapping[int, dict[str, Any]]) -> str:
-    """Return the results as a page: where they were measured, a table for each number of ranks, the public figures."""
+    """Return the results as a page: the machine, a table for each number of ranks, and the published figures."""
     here, low_high = machine(), " to ".join(map(str, PUBLIC_UPDATES_A_SECOND))
     devices = ", ".join(here["gpus"]) or f"no GPU: {here['processor']}, {here['cores']} cores"
     lines = [f"# The published models on {devices}", "", f"torch {here['torch']}, {here['date']}. {PROTOCOL}", ""]
@@ -200,14 +200,14 @@ def page_of(every: Mapping[int, dict[str, Any]]) -> str:
     lines += [
         "## Public figures",
         "",
-        f"- Transolver, all 32,186 points of a car, one A100: {low_high} updates/s, reading of data included "
+        f"- Transolver, all 32,186 points of a car, one A100: {low_high} updates/s, including data loading "
         "(8 to 10 hours for 789 samples and 200 epochs); here `transolver_all_points`, with data on the device.",
         "- AB-UPT on ShapeNet-Car (arXiv 2502.09692): 5.7 minutes of training on one H100; here `ab_upt` in bf16.",
     ]
     return "\n".join(lines) + "\n"
 
 
-PROTOCOL = "One sample an update and device, Lion, EMA weights; the share is of square matrix products' rate here."
+PROTOCOL = "One sample per update and device, Lion, EMA weights. The ceiling: the rate of square matrix products here."
 _TABLE = [
     "| model | precision | | updates/s | samples/s | TFLOP/s a device | share of the ceiling | MiB a device |",
     "|---|---|---|---|---|---|---|---|",
@@ -223,14 +223,14 @@ def main() -> None:
     own.add_argument("--updates", type=at_least_one, default=20)
     own.add_argument("--rounds", type=at_least_one, default=3)
     own.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    own.add_argument("--tiny", action="store_true", help="a size for a look at the code")
+    own.add_argument("--tiny", action="store_true", help="a tiny size, to try the code")
     own.add_argument("--json", type=Path)
-    own.add_argument("--page", type=Path, help="a page of the results, in Markdown")
+    own.add_argument("--page", type=Path, help="write the results as a Markdown page")
     options = own.parse_args()
     count = torch.cuda.device_count()
     if options.device == "cuda" and not count:
         print(
-            "there is no GPU that torch could use\n"
+            "there is no GPU that torch can use\n"
             f"  seen      torch {torch.__version__}, torch.cuda.device_count() = 0\n"
             "  expected  at least one CUDA device\n"
             "  fix       run it on a machine with a GPU; --device cpu --tiny runs the same code here",

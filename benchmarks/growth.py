@@ -1,18 +1,18 @@
-"""What it costs to be many: ranks that meet, agree, wait for each other, lose one and end, on this machine.
+"""Measure how the cost of coordination grows with the number of ranks on this machine.
 
     python benchmarks/growth.py [RANKS ...] [--json FILE]
 
-The ranks are forked from a process that has torch in memory and do next to nothing themselves, so that hundreds of them
-fit on one machine; what is measured is the control path: launcher, store, agreed stop, watcher. Two launches for each
-number of ranks: one that stops in agreement, one in which the last rank is killed. All times in seconds.
+The ranks are forked from a process that has loaded torch and do almost no work, so that hundreds of them fit on one
+machine. What is measured is the control path: launcher, store, agreed stop, watcher. There are two launches for each
+number of ranks: one ends with an agreed stop; in the other the last rank is killed. All times are in seconds.
 
-- meet: from the launcher's first worker until the last rank has joined the process group (gloo's mesh included);
-  after_arrival: the part of it after the last rank has arrived.
-- boundary: one boundary while nobody wants to stop; barrier, object: one of each, median of twenty.
+- meet: from the launch until the last rank has joined the process group (gloo's mesh included);
+  after_arrival: the part of it after the last rank has started.
+- boundary: one stop check while no rank wants to stop; barrier, object: one barrier, one broadcast (median of twenty).
 - agree: from the signal at one rank until the last rank has stopped.
-- descriptors, memory (proportional set size, MB): of rank 0 and the median of the others; `mesh` of them are gloo's.
-- noticed, gone: from the kill until the launcher says so (it waits two seconds for what others say), and until every
-  process is gone.
+- descriptors, memory (proportional set size, MB): of rank 0, and the others' median; gloo uses `mesh` descriptors.
+- noticed, gone: from the kill until the launcher reports it (after waiting two seconds for other ranks' reports), and
+  until every process is gone.
 """
 
 import argparse
@@ -103,12 +103,12 @@ def lose_one(context: WorkerContext, folder: str) -> int:
 
 
 class FirstWords(io.StringIO):
-    """Notes when the launcher says what went wrong."""
+    """A text stream that records when the launcher first writes to it."""
 
     said = 0.0
 
     def write(self, text: str) -> int:
-        """Take what is said."""
+        """Keep the text, and the time of the first call."""
         self.said = self.said or time.time()
         return super().write(text)
 

@@ -1,9 +1,9 @@
-"""How large is the image, what of it is never used, and how soon does `docker run` make its first update?
+"""Measure the image's size, the unused share of its packages, and the time from `docker run` to the first update.
 
     eval "$(ci/images --flavour cpu env)"
     python benchmarks/image.py [--flavour cpu] [--runs 3]
 
-Prints the size, the layers, what each step of `ci/images` took, the largest packages with the share of their files
+Prints the size, the layers, the seconds of each step of `ci/images`, the largest packages with the size of the files
 that a training run opened, and the time from `docker run` to the first update.
 """
 
@@ -28,7 +28,7 @@ from containers.shell import ImagesError, Places  # noqa: E402
 
 TINY = REPOSITORY / "tests" / "tiny.yaml"
 PACKAGES = "/opt/venv/lib/python3.11/site-packages/"
-# Runs the trainer, then says which files of the packages it has imported, mapped or opened.
+# Runs the trainer, then prints the package files that it imported, mapped or opened.
 USED = f"""
 import sys
 opened = set()
@@ -58,7 +58,7 @@ def package_of(path: str) -> str:
 
 
 def first_update(client: str, environ: dict[str, str], image: str) -> float:
-    """Return the seconds from `docker run` to the line of the first update, of a run whose data is made in it."""
+    """Return the seconds from `docker run` to the line of the first update; the run also makes its data."""
     with tempfile.TemporaryDirectory() as work:
         os.chmod(work, 0o777)
         started = time.monotonic()

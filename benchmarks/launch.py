@@ -1,17 +1,17 @@
-"""How long from the command to the first all-reduce, the first DDP step, and the exit: noether against torchrun.
+"""Time launches until the first all-reduce, the first DDP step and the exit: noether against torchrun.
 
     python benchmarks/launch.py [--workers 2 8] [--rounds N] [--no-lightning] [--one-rank] [--run] [--json FILE]
 
-First a script that initialises gloo, makes one all-reduce and ends: `noether run` against torchrun in 1, 2 and 8
-ranks, with the processor time of all their processes. It is the same file; where there are more ranks than two a core,
-which `noether run` refuses, it is told of more cores. Then the same function in so many gloo ranks on this machine, in
-turn: torchrun with torch's DDP and AdamW, noether with those of `noether train`, which leave torch's compiler out. Then
-the whole command of one update in two ranks: `noether train` with its plan, data check, evaluation, checkpoint and
-figures in TensorBoard, with its report and without (Lightning makes none), against a script of Lightning with its
-defaults that makes one update of a model of the same size and validates it. Last, one rank: the processor time, user
-and system of all processes, of one update by `noether train` against a plain script that imports torch and makes the
-same update. Seconds are wall time otherwise, from the exec of the launching program; ratios are taken pair by pair. A
-launch that fails is said, and tried once more.
+1. A script that initialises gloo, makes one all-reduce and ends: `noether run` against torchrun, with the CPU time of
+   all processes, in 1, 2 and 8 ranks. `noether run` refuses more than two ranks per core, so it is shown more cores.
+2. One all-reduce and one DDP step in each of --workers gloo ranks: torchrun with torch's DDP and AdamW, noether with
+   the versions that `noether train` uses, which do not import torch's compiler.
+3. A whole command of one update in two ranks: `noether train` with its plan, data check, evaluation, checkpoint and
+   TensorBoard metrics, with and without its report (Lightning makes none), against a Lightning script with default
+   settings that makes one update of a model of the same size and validates it.
+4. One update on one rank: the CPU time (user and system, all processes) of `noether train` against a plain script.
+Other times are wall seconds from the exec of the launching program. Ratios are taken pair by pair. A failed launch is
+reported and retried once.
 """
 
 import json
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from record import REPOSITORY, at_least_one, finish, parser, row, told
 
-if TYPE_CHECKING:  # Torchrun's arm does not load noether, nor noether's launcher torch.
+if TYPE_CHECKING:  # At run time, torchrun's arm must not load noether, nor noether's launcher torch.
     import torch
 
     from noether.launch.processes.context import WorkerContext
@@ -39,12 +39,12 @@ WHOLE_GOAL = 0.4
 WHOLE = ("lightning", "noether", "noether with report")
 ONE_RANK = ("plain script", "noether")
 STARTS = {1: None, 2: 0.5, 8: 0.5}
-"""The goal of `noether run` by ranks."""
+"""The goal for `noether run` / torchrun by number of ranks; None if there is none."""
 ONE_RANK_GOAL = 1.1
 LONGEST_S = 180
 ONE_UPDATE = (
     "accelerator=cpu",
-    "optimizer=adamw_short",  # as the peers
+    "optimizer=adamw_short",  # as for the peers
     "trainer.max_updates=1",
     "dataset.train_shapes=16",
     "dataset.test_shapes=4",
@@ -52,7 +52,7 @@ ONE_UPDATE = (
 
 
 def work(rank: int, marks: Path, ddp: Any, adamw: Any) -> None:
-    """What every rank does: one all-reduce, one step of DDP and AdamW; rank 0 writes down when."""
+    """Make one all-reduce and one step of DDP and AdamW; rank 0 writes the times to `marks`."""
     import torch
     import torch.distributed as dist
 
@@ -87,7 +87,7 @@ def launch_with_noether(workers: int, marks: Path) -> None:
     from noether.launch.detect.placement import Device, DeviceInventory, LaunchContext, LaunchRequest
     from noether.launch.processes.run import run_placement
 
-    # An inventory of its own: two CPU workers a core is the most that a user may ask for.
+    # A made-up inventory, because a user may request at most two CPU workers per core.
     inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", UsableCpus(tuple(range(workers)), workers))
     placement = local_placement(LaunchRequest(devices=str(workers)), LaunchContext({}, inventory, "localhost"))
     sys.exit(run_placement(placement, "launch.noether_worker", str(marks), marks.parent))
@@ -104,7 +104,7 @@ def launched_by_torchrun(marks: Path) -> None:
 
 
 def run(command: list[str], what: str, **more: str) -> float:
-    """Return when a command ended; SystemExit where it failed twice."""
+    """Run a command and return when it ended; raise SystemExit if it fails twice."""
     environ = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'benchmarks'}", "OMP_NUM_THREADS": "1", **more}
     for attempt in (1, 2):
         try:
@@ -113,7 +113,7 @@ def run(command: list[str], what: str, **more: str) -> float:
             if done.returncode == 0:
                 return ended
         except subprocess.TimeoutExpired:
-            why = f"had not ended after {LONGEST_S} s"
+            why = f"timed out after {LONGEST_S} s"
         print(f"{what}, attempt {attempt}: {why}", file=sys.stderr, flush=True)
     raise SystemExit(f"{what} failed twice")
 
@@ -133,7 +133,7 @@ def measure(arm: str, workers: int) -> dict[str, float]:
 
 
 def start_script(marks: str) -> None:
-    """The least that a script of several ranks does."""
+    """Run a minimal script of several ranks: one all-reduce, whose time rank 0 writes to `marks`."""
     import torch
     import torch.distributed as dist
 
@@ -145,7 +145,7 @@ def start_script(marks: str) -> None:
 
 
 def run_with_cores_for(workers: int) -> None:
-    """`noether run` where it sees a core for each rank: two ranks a core is the most that a user may ask for."""
+    """Run `noether run` with a core faked for each rank, because it refuses more than two ranks per core."""
     from noether.cli.entry import main
 
     os.sched_getaffinity = lambda pid: set(range(workers))
@@ -154,7 +154,7 @@ def run_with_cores_for(workers: int) -> None:
 
 
 def measure_start(arm: str, workers: int) -> dict[str, float]:
-    """Return the seconds to the all-reduce and to the end, and the processor time."""
+    """Return the seconds until the all-reduce and until the exit, and the CPU time."""
     from noether.launch.processes.death_signal import adopt_orphans
 
     here = str(Path(__file__).resolve())
@@ -166,7 +166,7 @@ def measure_start(arm: str, workers: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         marks = Path(folder) / "marks"
         before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
-        adopt_orphans(True)  # The fork server outlives its parent by a moment, and its time counts.
+        adopt_orphans(True)  # The fork server briefly outlives its parent; include its time.
         ended = run([sys.executable, *command, here, "start", str(marks)], f"{arm} with {workers} ranks")
         with suppress(ChildProcessError):
             while os.wait():
@@ -179,7 +179,7 @@ def measure_start(arm: str, workers: int) -> dict[str, float]:
 
 
 def start_rows(rounds: int) -> Iterator[dict[str, Any]]:
-    """Yield the rows of `noether run` against torchrun."""
+    """Yield the result rows of `noether run` against torchrun."""
     for workers, goal in STARTS.items():
         arms = ("torchrun", "noether run")
         pairs = [{arm: measure_start(arm, workers) for arm in arms} for _ in range(rounds + 1)][1:]
@@ -193,30 +193,30 @@ def start_rows(rounds: int) -> Iterator[dict[str, Any]]:
 
 
 def train_with_lightning(folder: str) -> None:
-    """A script of Lightning's documentation: two ranks, one update, validation, its defaults."""
+    """Train as in Lightning's documentation, with its defaults: two ranks, one update, validation."""
     import lightning
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
     class Module(lightning.LightningModule):
-        """As many parameters as the small UPT."""
+        """A model with as many parameters as the small UPT."""
 
         def __init__(self) -> None:
             super().__init__()
             self.layers = torch.nn.Sequential(torch.nn.Linear(100, 870), torch.nn.GELU(), torch.nn.Linear(870, 770))
 
         def training_step(self, batch: Any, number: int) -> "torch.Tensor":
-            """One batch."""
+            """Return the loss of one batch."""
             loss: torch.Tensor = self.layers(batch[0]).square().mean()
             self.log("loss", loss)
             return loss
 
         def validation_step(self, batch: Any, number: int) -> None:
-            """One batch of the validation split."""
+            """Log the loss of one validation batch."""
             self.log("validation", self.layers(batch[0]).square().mean())
 
         def configure_optimizers(self) -> "torch.optim.Optimizer":
-            """AdamW as torch makes it."""
+            """Return AdamW with torch's defaults."""
             return torch.optim.AdamW(self.parameters())
 
     data = DataLoader(TensorDataset(torch.randn(64, 100)), batch_size=4)
@@ -238,7 +238,7 @@ def whole_command(arm: str) -> float:
 
 
 def update_plainly(settings: str) -> None:
-    """The update of `noether train` with the same data, statistics, model and batch, as a script would make it."""
+    """Make the update of `noether train` as a plain script would: same data, statistics, model and batch."""
     import torch
 
     from noether.config.compose import read_dumped
@@ -263,7 +263,7 @@ def update_plainly(settings: str) -> None:
 
 
 def processor_time(arm: str) -> float:
-    """Return the seconds, user and system, that one update on one rank takes of all processes together."""
+    """Return the CPU seconds (user and system, all processes) of one update on one rank."""
     with tempfile.TemporaryDirectory() as folder:
         from noether.config.compose import dump_config, load_config
 
@@ -282,7 +282,7 @@ def main() -> None:
     own = parser(__doc__)
     own.add_argument("--workers", type=at_least_one, nargs="+", default=[2, 8])
     own.add_argument("--no-lightning", action="store_true")
-    own.add_argument("--one-rank", action="store_true", help="only the processor time of one update on one rank")
+    own.add_argument("--one-rank", action="store_true", help="only the CPU time of one update on one rank")
     own.add_argument("--run", action="store_true", help="only noether run against torchrun")
     options = own.parse_args()
     rows = [] if options.one_rank else list(start_rows(options.rounds or 5))
@@ -290,7 +290,7 @@ def main() -> None:
         return finish("launch", rows, options.json)
     for workers in () if options.one_rank else options.workers:
         rounds = options.rounds or (5 if workers < 8 else 3)
-        # One round more, uncounted: it reads files into the page cache.
+        # The first round is discarded: it reads files into the page cache.
         pairs = [{arm: measure(arm, workers) for arm in ("torchrun", "noether")} for _ in range(rounds + 1)][1:]
         print(f"  {workers} workers done", file=sys.stderr, flush=True)
         for point in POINTS:

@@ -1,13 +1,13 @@
-"""How many updates does the loop make, against raw loops, Lightning and accelerate on the same model and data.
+"""Measure the loop's updates a second against raw loops, Lightning and accelerate on the same model and data.
 
     python benchmarks/loop.py [--ranks 1 2] [--rounds N] [--updates N] [--json FILE]
 
-A tiny model (30,000 parameters, 20 samples an update), where a loop's own cost shows most, on one thread a rank. Arms
-are processes that take turns. noether: logging to console and file every 10 updates and a checkpoint at the end of each
-turn. raw: DataLoader, AdamW as torch makes it, clipping, the loss read every 10 updates; the same with a fused AdamW.
-Lightning with its defaults (progress, logger, checkpoints), and with everything off; accelerate. With two ranks DDP
-over gloo. Last the model of `make train`: noether's loop against a raw loop with that model and data. Ratios are of CPU
-time, the mean of the ranks, which other work on a machine disturbs least.
+The model is tiny (30,000 parameters, 20 samples per update), so that the loop's own cost shows most; each rank has one
+thread. Arms are processes that take turns. noether: logging to console and file every 10 updates, and a checkpoint at
+the end of each turn. raw: DataLoader, AdamW with torch's defaults or fused, clipping, the loss read every 10 updates.
+Lightning with its defaults (progress, logger, checkpoints), and with everything off. accelerate. Two ranks use DDP over
+gloo. Last, noether's loop against a raw loop on the model and data of `make train`. Ratios are of CPU time, averaged
+over the ranks, because other work on the machine disturbs it least.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ trainer: {effective_batch_size: 20, max_updates: 1, evaluate_every: null, checkp
 
 
 class Lines(Dataset[dict[str, torch.Tensor]]):
-    """The sum of 100 random numbers."""
+    """A dataset of 100 random numbers as input and their sum as target."""
 
     def __init__(self, split: str = "train", root: Any = None) -> None:
         self.x = torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(0))
@@ -74,7 +74,7 @@ class Lines(Dataset[dict[str, torch.Tensor]]):
 
 
 class Network(nn.Module):
-    """Five layers, 30,000 parameters."""
+    """A network of five layers and 30,000 parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,23 +85,23 @@ class Network(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
 
     def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Predict y."""
+        """Predict y from x."""
         return {"y": self.layers(batch["x"])}
 
 
 class Regression(Task):
-    """Squared error."""
+    """A task with the squared error as loss."""
 
     def loss(self, predictions: Predictions, batch: Batch) -> torch.Tensor:
-        """Return it."""
+        """Return the mean squared error."""
         return (predictions["y"] - batch["y"]).square().mean()
 
 
 class NobodyStops:
-    """Stands for the agreed stop, which benchmarks/stop.py measures."""
+    """A no-op in place of the agreed stop, whose cost benchmarks/stop.py measures."""
 
     def agreed(self) -> int:
-        """Nobody stops."""
+        """Return 0: no rank stops."""
         return 0
 
 
@@ -219,29 +219,29 @@ def lightning_arm(bare: bool) -> Callable[[int], Turn]:
     import lightning
 
     class Module(lightning.LightningModule):
-        """The same model, as Lightning wants it."""
+        """The same model as a Lightning module."""
 
         def __init__(self) -> None:
             super().__init__()
             self.network, self.task, self.spent = Network(), Regression(), (0.0, 0.0)
 
         def training_step(self, batch: Batch, number: int) -> torch.Tensor:
-            """One batch; with the defaults the loss is logged as the documentation shows."""
+            """Return the loss of one batch; unless `bare`, log it as Lightning's documentation shows."""
             loss = self.task.loss(self.network(batch), batch)
             if not bare:
                 self.log("loss", loss, prog_bar=True)
             return loss
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            """AdamW as torch makes it."""
+            """Return AdamW with torch's defaults."""
             return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
         def on_train_start(self) -> None:
-            """What comes before is not counted."""
+            """Start timing, so that setup is excluded."""
             self.began = time.process_time(), time.perf_counter()
 
         def on_train_end(self) -> None:
-            """What comes after is not counted."""
+            """Stop timing, so that teardown is excluded."""
             self.spent = time.process_time() - self.began[0], time.perf_counter() - self.began[1]
 
     off = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -274,7 +274,7 @@ def lightning_arm(bare: bool) -> Callable[[int], Turn]:
 
 
 def default_raw_arm(words: tuple[str, ...]) -> Callable[[int], Turn]:
-    """The raw loop on the model and data of `make train`."""
+    """Return the raw loop on the model and data of `make train`."""
     from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
     from noether.core.data.loader import training_batches
@@ -307,7 +307,7 @@ def default_raw_arm(words: tuple[str, ...]) -> Callable[[int], Turn]:
 
 DEFAULT = (
     *("output_path=" + tempfile.gettempdir(), "trainer.evaluate_every=null", "trainer.checkpoint_every=null"),
-    "optimizer=adamw_short",  # as the raw loop
+    "optimizer=adamw_short",  # as in the raw loop
 )
 ARMS: dict[str, Callable[[Any], Callable[[int], Turn]]] = {
     "noether": noether_arm,
@@ -329,12 +329,12 @@ def free_port() -> int:
 
 
 def arm_of(name: str, ranks: int) -> None:
-    """Is one arm, or one rank of it; rank 0 starts the others."""
+    """Run an arm, or one rank of it; rank 0 starts the other ranks."""
     torch.set_num_threads(1)
     others = []
     if ranks > 1 and "RANK" not in os.environ:
         ranked = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        # As torchrun tells it: Lightning and accelerate then join the ranks that are there.
+        # Variables that torchrun sets: with them, Lightning and accelerate join the existing ranks.
         ranked |= {"TORCHELASTIC_RUN_ID": "benchmark", "LOCAL_WORLD_SIZE": str(ranks), "GROUP_RANK": "0"}
         for rank in range(1, ranks):
             environ = {**os.environ, **ranked, "RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -354,7 +354,7 @@ def arm_of(name: str, ranks: int) -> None:
 
 
 def numbers(ranks: int) -> Iterator[int]:
-    """The numbers of updates that rank 0 is asked for, on every rank."""
+    """Yield, on every rank, the numbers of updates that rank 0 reads from stdin; end at 0 or at the end of stdin."""
     rank = this_rank()[0]
     while True:
         line = sys.stdin.readline() if rank == 0 else "0"
@@ -367,7 +367,7 @@ def numbers(ranks: int) -> Iterator[int]:
 
 
 def together(prepare: Callable[[int], Turn], updates: int) -> Turn:
-    """A turn of all ranks, which begin together; its CPU time is their mean."""
+    """Return a turn that all ranks begin together; its CPU and wall times are the means over the ranks."""
     turn = prepare(updates)
     dist.barrier()
 
@@ -382,7 +382,7 @@ def together(prepare: Callable[[int], Turn], updates: int) -> Turn:
 
 
 def compare(names: list[str], ranks: int, rounds: int, updates: int) -> list[dict[str, Any]]:
-    """Measure the first name against each of the others."""
+    """Measure the first arm against each of the others; return the result rows."""
     arms = {name: Arm("loop.py", name, str(ranks)) for name in names}
     try:
         for arm in arms.values():

@@ -1,16 +1,16 @@
-"""How long an update and a prediction of each model take, against a straightforward implementation of it.
+"""Time an update and a prediction of each model against a straightforward implementation of it.
 
     python benchmarks/model_time.py [MODEL ...] [--sizes small published] [--rounds N] [--points N] [--json FILE]
 
-Two processes for each model take turns: noether's model in noether's update, and the model of plain_models.py in the
-loop that a good user of PyTorch writes (AdamW, clip_grad_norm_, AveragedModel, task and data the same). Both begin with
-the same weights and must predict the same. Where PhysicsNeMo is installed, its Transolver in that loop is a third,
-with the same weights too.
-`small` is the size for two CPU cores on 8 samples of 256 points; `published` is the published size on one sample of
-`--points` points of each kind, by default a quarter of the published 3,586 and 4,096: all of them need 9 GB and
-minutes for plain attention. Ratios are of process CPU time on one thread, which other work on a machine disturbs
-least. Memory is what a process needs at most beyond what it had before the first update. `share` is matrix arithmetic
-as torch counts it against square products on one thread.
+Two processes per model take turns: noether's model in noether's update, and the model of plain_models.py in the loop
+that a good PyTorch user writes (AdamW, clip_grad_norm_, AveragedModel; same task and data). Both begin with the same
+weights and must make the same predictions. If PhysicsNeMo is installed, a third process runs its Transolver in the
+plain loop, also with the same weights.
+`small` is the size for two CPU cores on 8 samples of 256 points. `published` is the published size on one sample with
+`--points` points of each kind: by default about a quarter of the published 3,586 and 4,096, because all of them need
+9 GB and minutes with plain attention. Ratios are of CPU time on one thread, because other work on the machine disturbs
+it least. Memory is a process's peak above its use before the first update. `share` is the rate of matrix arithmetic,
+as torch counts it, over that of square matrix products on one thread.
 """
 
 import itertools
@@ -46,18 +46,18 @@ GOAL = 1.3
 ALIKE = 1e-6
 QUARTER = 896
 LEARNING_RATE = 1e-4
-# The ellipsoids have as many points as are asked for; few shapes, because only the shapes of tensors matter here.
+# The built-in ellipsoids, which can have any number of points; 16 suffice, because only the tensors' shapes matter.
 DATA = ("dataset.train_shapes=16", "dataset.test_shapes=2", "trainer.max_updates=1000000", "optimizer=adamw_short")
 
 
 def one_rank() -> Group:
-    """One rank on the CPU."""
+    """Return a group of one rank on the CPU."""
     worker = Worker(0, 0, 0, Device("cpu"))
     return Group(WorkerContext(worker, 1, 1, "host", Endpoint("127.0.0.1", 0), 0, 1), torch.device("cpu"))
 
 
 def settings(model: str, size: str, points: int) -> list[str]:
-    """Return the words of a run at one size."""
+    """Return the settings of a run at one size."""
     if size == "small":
         return [f"model={model}_small", *DATA]
     sizes = [f"dataset.{kind}_points={points}" for kind in ("surface", "volume", "geometry")]
@@ -66,7 +66,7 @@ def settings(model: str, size: str, points: int) -> list[str]:
 
 
 def prepared(model: str, size: str, points: int) -> tuple[Run, Any, list[Any]]:
-    """Return a built run, its configuration, and batches to go round."""
+    """Return a built run, its configuration, and four batches to cycle through."""
     from noether.core.data.loader import to_device, training_batches
     from noether.core.data.order import GlobalOrder, RankOrder
 
@@ -81,12 +81,12 @@ def prepared(model: str, size: str, points: int) -> tuple[Run, Any, list[Any]]:
 
 
 def sizes_of(config: Any) -> dict[str, Any]:
-    """Return the sizes of a model."""
+    """Return the configured sizes of a model."""
     return {key: value for key, value in config.model.model_dump().items() if key not in ("kind", "layout")}
 
 
 def copy_of(peer: str, run: Run, config: Any) -> nn.Module:
-    """Return a peer's implementation, `plain` or `physicsnemo`, with the weights of the run's model."""
+    """Return a peer's implementation (`plain` or `physicsnemo`) with the weights of the run's model."""
     if peer == "physicsnemo":
         return PhysicsNeMoTransolver(run.state.model, **sizes_of(config))
     return plain_copy(run.state.model, config.model.kind, sizes_of(config))
@@ -103,7 +103,7 @@ def difference(theirs: nn.Module, run: Run, batch: Any) -> float:
 
 
 def arm_of(kind: str, model: str, size: str, points: int) -> None:
-    """Is an arm: `ours`, `plain` or `physicsnemo`, with `-predict` for predictions in place of updates."""
+    """Run an arm: `ours`, `plain` or `physicsnemo`; a suffix `-predict` times predictions instead of updates."""
     what, _, predicts = kind.partition("-")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     if what == "ours":
@@ -144,7 +144,7 @@ def arm_of(kind: str, model: str, size: str, points: int) -> None:
 
 
 def compare(model: str, size: str, points: int, rounds: int, updates: int) -> list[dict[str, Any]]:
-    """Measure one model at one size."""
+    """Measure one model at one size; return the result rows."""
     run, config, batches = prepared(model, size, points)
     with FlopCounterMode(display=False) as counter:
         run.problem.task.loss(run.state.model(given := run.problem.task.prepare(batches[0])), given).backward()
@@ -154,7 +154,7 @@ def compare(model: str, size: str, points: int, rounds: int, updates: int) -> li
     for peer in peers:
         apart = difference(copy_of(peer, run, config), run, batches[0])
         if apart > ALIKE:
-            raise SystemExit(f"{model}: {peer} predicts otherwise (relative difference {apart:.1e})")
+            raise SystemExit(f"{model}: {peer} makes different predictions (relative difference {apart:.1e})")
         rows.append(row(f"{name}: largest difference from {peer} in float64, of the largest prediction", [apart]))
     for what in ("", "-predict"):
         arms = {kind: Arm("model_time.py", kind + what, model, size, str(points)) for kind in (*peers, "ours")}

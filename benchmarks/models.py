@@ -1,12 +1,12 @@
-"""How well do the four models learn the embedded flow in equally many updates, and at what cost?
+"""Compare how well the four models learn the built-in flow in equally many updates, and at what cost.
 
     python benchmarks/models.py [--updates N] [--seeds N] [--published] [--out FOLDER] [SETTING=VALUE ...]
 
-Trains UPT, AB-UPT, Transformer and Transolver in turn, some updates at a time, so that whatever else the machine does
-disturbs all alike, on the same batches by the same recipe (the default's), and evaluates them on the test split along
-the way with all its points. Peak memory is that of a process of its own for each. Prints a table in Markdown;
-`--out` also writes it there as models.md, the figures as models.json and the curves as models.png. `--published` takes
-the models at their published sizes, for a GPU. Settings are those of `noether train`.
+Trains UPT, AB-UPT, Transformer and Transolver with the default recipe on the same batches. They take turns, some
+updates at a time, so that other work on the machine affects all alike. All points of the test split are evaluated at
+intervals. Peak memory is measured in a separate process per model. Prints a Markdown table; `--out` also writes
+models.md, models.json (the numbers) and models.png (the curves) to that folder. `--published` uses the published model
+sizes, for a GPU. Settings are those of `noether train`.
 """
 
 import argparse
@@ -49,7 +49,7 @@ UPDATES_FOR_MEMORY = 3
 
 
 def this_device() -> Group:
-    """One rank on the first GPU, or the CPU."""
+    """Return a group of one rank on the first GPU, or on the CPU if there is none."""
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     worker = Worker(0, 0, 0, Device("cuda" if device.type == "cuda" else "cpu"))
     threads = torch.get_num_threads()
@@ -58,7 +58,7 @@ def this_device() -> Group:
 
 @dataclass
 class Contender:
-    """One model in training; `seconds` has one entry an update, `curve` the update and each field's error."""
+    """A model in training: `seconds` has the time of each update, `curve` pairs of update and each field's error."""
 
     config: RunConfig
     group: Group
@@ -76,7 +76,7 @@ class Contender:
         self.stream = training_batches(run.problem.splits.train, run.problem.train_indices, own, run.problem.draw)
 
     def train(self, updates: int) -> None:
-        """Make so many updates, each timed from its batch on the device to the end of its step."""
+        """Make updates, timing each from when its batch is on the device until its step has ended."""
         run = self.run
         for _ in range(updates):
             batches = [
@@ -111,11 +111,11 @@ def config_of(model: str, options: argparse.Namespace, seed: int) -> RunConfig:
 
 
 def measure_memory(model: str, options: argparse.Namespace) -> float:
-    """MiB that building and training one model takes, in this process, beyond what importing it does."""
+    """Return the MiB that building and training one model needs in this process, beyond the imports."""
     layer = nn.Linear(4, 4)
     optimizer = torch.optim.AdamW(layer.parameters())
     layer(torch.randn(2, 4)).sum().backward()
-    optimizer.step()  # the first step of any optimiser imports torch's compiler
+    optimizer.step()  # The first step of any optimiser imports torch's compiler.
     group = this_device()
     before = peak_memory_mib(group.device)
     Contender(config_of(model, options, 0), group).train(min(UPDATES_FOR_MEMORY, options.updates))
@@ -149,7 +149,7 @@ def figures_of(runs: list[dict[str, Contender]], memory: dict[str, float]) -> di
     found = {}
     for model in MODELS:
         seeds = [run[model] for run in runs]
-        # The first tenth also allocates and, on a GPU, chooses kernels.
+        # Leave out the first tenth: it also allocates memory and, on a GPU, chooses kernels.
         timed = [second for one in seeds for second in one.seconds[len(one.seconds) // 10 :]]
         found[model] = {
             "parameters": count_parameters(seeds[0].run.state.model),
@@ -212,13 +212,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=at_least_one, default=600)
     parser.add_argument("--seeds", type=at_least_one, default=1)
-    parser.add_argument("--published", action="store_true", help="published sizes in place of the small ones")
+    parser.add_argument("--published", action="store_true", help="use the published sizes instead of the small ones")
     parser.add_argument("--out", type=Path, help="folder for models.md, models.json and models.png")
     parser.add_argument("--memory-of", choices=MODELS, help=argparse.SUPPRESS)
     parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
     options = parser.parse_intermixed_args()
     if waiting := openmp_defaults(os.environ):
-        # As every run of noether has it; libgomp reads it when it is loaded, which it has been.
+        # Restart with the OpenMP settings of noether's runs: libgomp, already loaded, reads them only when loaded.
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **waiting})
     if options.memory_of:
         print(measure_memory(options.memory_of, options))

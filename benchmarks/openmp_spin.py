@@ -1,9 +1,9 @@
-"""How much does a busy machine cost a run on the CPU, with noether's spin count and with libgomp's own?
+"""Measure how much a busy machine slows a CPU run, with noether's OpenMP spin count and with libgomp's default.
 
     python benchmarks/openmp_spin.py
 
-Trains the default model for some updates in turn under each setting, alone and beside as many busy processes as there
-are cores, and prints the median seconds per update under each and the ratio of the two settings, pair by pair.
+Trains the default model for some updates under each setting in turn, first alone, then beside one busy process per
+core. Prints each setting's median seconds per update, and the median ratio between the settings, taken pair by pair.
 """
 
 import json
@@ -22,7 +22,7 @@ ROUNDS = 3
 
 
 def seconds_per_update(more: dict[str, str]) -> float:
-    """Train 60 updates and return the pace of the last 40."""
+    """Train 60 updates; return the seconds per update of the last 40."""
     environ = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     with tempfile.TemporaryDirectory() as folder:
         command = [

@@ -1,11 +1,11 @@
-"""What Muon learns beside AdamW, at equal updates and at equal time: errors on unseen cases, as ratios.
+"""Compare Muon with AdamW at equal updates and at equal time: ratios of their errors on unseen cases.
 
     python benchmarks/optimizers.py FOLDER [--cases PREPARED] [--models MODEL …] [--seeds N] [--updates N]
 
-Each pair has the same model, seed, batches and schedule, each optimiser its own preset's rate; the errors are the
-relative L2 of each field on the test split. First both train for a few updates in turn, which gives the time of an
-update of each; then AdamW makes N updates, and Muon N, and as many as AdamW's time is worth. Without --cases, on the
-built-in cars. FOLDER keeps the runs: a benchmark that is started again goes on where it was.
+Each pair has the same model, seed, batches and schedule; each optimiser uses its preset's learning rate. The errors are
+the relative L2 of each field on the test split. First, short runs in turn give the time of an update with each
+optimiser. Then AdamW makes N updates; Muon makes N in one run, and in another as many as fit into AdamW's time. Without
+--cases, the data are the built-in cars. FOLDER keeps the runs: a restarted benchmark resumes where it stopped.
 """
 
 import argparse
@@ -23,7 +23,7 @@ GOAL = 0.85
 
 
 class Study:
-    """Runs in one folder, with the words that all of them share."""
+    """The runs of one folder, and the settings that they share."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.folder: Path = options.folder
@@ -34,7 +34,7 @@ class Study:
             self.common += ["dataset=cases", f"dataset_root={options.cases}"]
 
     def train(self, name: str, model: str, optimizer: str, seed: int, updates: int, *more: str) -> Path:
-        """Make a run unless it is there already; return its folder."""
+        """Train a run unless it exists already; return its folder."""
         run = self.folder / name
         if not (run / "result.json").exists():
             own = [f"model={model}", f"optimizer={optimizer}", f"seed={seed}", f"trainer.max_updates={updates}"]
@@ -50,22 +50,22 @@ class Study:
         return {name: value for name, value in found.items() if name.endswith("/relative_l2") and name.count("/") == 1}
 
     def seconds(self, run: Path) -> float:
-        """Return the seconds of an update: data, forward, backward and optimiser."""
+        """Return the seconds per update, summed over data, forward, backward and optimiser."""
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        # A run that was cut off and started again has a row for each start.
+        # A resumed run has a row for each attempt.
         own = max((row for row in rows if row["kind"] == "time_use"), key=lambda row: row["updates"])
         parts = own["parts"]
         return float(sum(parts[name] for name in ("data", "forward", "backward", "optimizer")) / own["updates"])
 
 
 def compare(study: Study, model: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Train the pairs of one model; return the time of an update and the errors, as ratios to AdamW's."""
+    """Train the pairs of one model; return rows of Muon's time per update and errors as ratios to AdamW's."""
     seconds: dict[str, list[float]] = {"adamw": [], "muon": []}
     for number in range(options.rounds):
         for kind, name in (("adamw", options.adamw), ("muon", options.muon)):
             run = study.train(f"{model}-timed-{kind}-{number}", model, name, 0, min(30, options.updates))
             seconds[kind].append(study.seconds(run))
-    # The fastest of each: whatever else the machine does can only make an update slower.
+    # Compare each one's fastest run, because other work on the machine can only slow updates down.
     cost = min(seconds["muon"]) / min(seconds["adamw"])
     shorter = max(1, round(options.updates / cost))
     ratios: dict[str, list[float]] = {"updates": [], "time": []}
@@ -84,15 +84,15 @@ def compare(study: Study, model: str, options: argparse.Namespace) -> list[dict[
 
 def main() -> None:
     own = parser(__doc__)
-    own.set_defaults(rounds=3)  # pairs of short runs, which give the time of an update
-    own.add_argument("folder", type=Path, help="keeps the runs")
-    own.add_argument("--cases", type=Path, help="a prepared data set; the built-in cars otherwise")
+    own.set_defaults(rounds=3)  # pairs of short runs that give the time of an update
+    own.add_argument("folder", type=Path, help="folder that keeps the runs")
+    own.add_argument("--cases", type=Path, help="a prepared data set (default: the built-in cars)")
     own.add_argument("--models", nargs="+", default=MODELS)
     own.add_argument("--adamw", default="adamw_short")
     own.add_argument("--muon", default="muon")
     own.add_argument("--seeds", type=at_least_one, default=3)
     own.add_argument("--updates", type=at_least_one, default=300)
-    own.add_argument("--settings", nargs="+", default=[], help="of all runs, such as trainer.effective_batch_size=4")
+    own.add_argument("--settings", nargs="+", default=[], help="for all runs, e.g. trainer.effective_batch_size=4")
     options = own.parse_args()
     study = Study(options)
     rows = [found for model in options.models for found in compare(study, model, options)]

@@ -1,6 +1,6 @@
-"""Models of other projects, made to read our batches: measured where they are installed, and never imported otherwise.
+"""Adapt other projects' models to noether's batches; each is measured only if its package is installed.
 
-pip install nvidia-physicsnemo      (Apache 2.0; with it come torchvision and about sixty others: use a venv)
+pip install nvidia-physicsnemo      (Apache 2.0; installs torchvision and about sixty other packages: use a venv)
 """
 
 import importlib.util
@@ -11,11 +11,11 @@ from plain_models import fields_of, points_and_known
 from torch import Tensor, nn
 
 PEERS = {"transolver": "physicsnemo"}
-"""The module that has a model of that name."""
+"""The module that implements each model."""
 
 
 def installed_peer(model: str) -> str | None:
-    """Return the module with a peer of a model, if it is installed here."""
+    """Return the module with a peer of the model; None if there is none or it is not installed."""
     module = PEERS.get(model)
     return module if module and importlib.util.find_spec(module) else None
 
@@ -32,14 +32,14 @@ NAMES = {
     "mlp.expand.": "ln_mlp1.1.layers.0.",
     "mlp.contract.": "ln_mlp1.1.layers.2.",
 }
-"""Our names of Transolver's weights, and PhysicsNeMo's."""
+"""Transolver's weights: parts of their names in noether, and in PhysicsNeMo."""
 
 
 class PhysicsNeMoTransolver(nn.Module):
-    """PhysicsNeMo's Transolver of the same sizes, on the same seven inputs of a point, with the weights of ours."""
+    """PhysicsNeMo's Transolver with the sizes, weights and seven inputs per point of noether's."""
 
     added_to_slices = 1e-2
-    """What it adds to the sum of a slice's weights before it divides by it; the authors and noether add 1e-5."""
+    """Added to the sum of a slice's weights before dividing by it; the authors and noether add 1e-5."""
     input_mean: Tensor
     input_deviation: Tensor
 
@@ -55,14 +55,14 @@ class PhysicsNeMoTransolver(nn.Module):
         self.network.load_state_dict(_renamed(weights, depth))
 
     def forward(self, batch: dict[str, Any]) -> Any:
-        """Return the fields at the points of a prepared batch."""
+        """Return the predicted fields at the points of a prepared batch."""
         points, known, sizes = points_and_known(batch)
         inputs = (torch.cat((points, known), dim=-1) - self.input_mean) / self.input_deviation
         return fields_of(self.network(inputs[..., 3:], embedding=inputs[..., :3]), sizes)
 
 
 def _renamed(weights: dict[str, Tensor], depth: int) -> dict[str, Tensor]:
-    """Return our weights under PhysicsNeMo's names: it has no placeholder, and one matrix for query, key and value."""
+    """Return noether's weights as PhysicsNeMo names them: no placeholder; query, key and value in one matrix."""
     last = f"blocks.{depth - 1}.ln_mlp2"
     found = {
         f"{last}.{place}.{kind}": weights.pop(f"{name}.{kind}")

@@ -1,9 +1,9 @@
-"""Makes the pictures of docs/: the live page of one, three and thirty runs, dark and 400 px wide, report and site.
+"""Make the screenshots in docs/: the live page (1, 3 and 30 runs, dark, 400 px wide), a report and the site.
 
-    make pictures        (which builds the site first; `python benchmarks/pictures.py --only watch` makes some)
+    make pictures        (builds the site first; `python benchmarks/pictures.py --only watch` makes only some)
 
-Trains thirty short runs, about ten minutes on two idle cores, into `--keep` (build/pictures), which a second call uses
-again; --out: where the pictures go. Needs the extra `dev` and Debian's chromium.
+Trains thirty short runs, about ten minutes on two idle cores, into `--keep` (build/pictures), where a second call finds
+them again. `--out` is the folder for the pictures. Needs the extra `dev` and Debian's chromium.
 """
 
 import argparse
@@ -35,9 +35,9 @@ LIMIT_MS = 120_000
 
 @dataclass(frozen=True)
 class Shot:
-    """A picture: its file, how the page is opened, which runs are overlaid, and what of it is shown.
+    """A screenshot of the live page: its file, the runs to overlay, and how the page is opened and cropped.
 
-    part: from the top of the first part of the page to the top of the second; None: as much as the window shows.
+    part: crop from the top of the first element to the top of the second; None: what the window shows.
     """
 
     name: str
@@ -58,7 +58,7 @@ SHOTS = (
 
 
 def trained(folder: Path) -> None:
-    """Train the runs that are not there."""
+    """Train the sweep unless it is finished."""
     if not (folder / "upt.sweep.json").exists():
         command = [sys.executable, "-m", "noether", "train", "-m", *SWEEP, f"output_path={folder}", "resume=auto"]
         subprocess.run(command, check=True)
@@ -80,7 +80,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def opened(chromium: Browser, address: str, *, width: int = 1280, dark: bool = False) -> Page:
-    """Return a page in a window of its own."""
+    """Return the page at an address, opened in a new window."""
     theme = "dark" if dark else "light"
     page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
     page.set_default_timeout(LIMIT_MS)
@@ -89,8 +89,8 @@ def opened(chromium: Browser, address: str, *, width: int = 1280, dark: bool = F
 
 
 def photograph(page: Page, path: Path, part: tuple[str, str] | None = None) -> None:
-    """Write a page, or what lies between the tops of two of its parts, in few enough colours to be small."""
-    page.evaluate("scrollTo(0, 0)")  # What stays at the top of the window is at the top of the picture.
+    """Save a screenshot of a page, or of the part between the tops of two elements; few colours keep it small."""
+    page.evaluate("scrollTo(0, 0)")  # Sticky elements then appear at the top of the picture.
     shot = Image.open(io.BytesIO(page.screenshot(full_page=part is not None, type="png"))).convert("RGB")
     if part:
         first, end = (page.locator(one).bounding_box() for one in part)
@@ -102,7 +102,7 @@ def photograph(page: Page, path: Path, part: tuple[str, str] | None = None) -> N
 
 
 def watch_pictures(chromium: Browser, folder: Path, out: Path) -> None:
-    """Photographs the live page."""
+    """Take the screenshots of the live page."""
     with served(folder) as address:
         for shot in SHOTS:
             page = opened(chromium, address, width=shot.width, dark=shot.dark)
@@ -122,11 +122,11 @@ def watch_pictures(chromium: Browser, folder: Path, out: Path) -> None:
 
 
 def main() -> None:
-    """Make the pictures that are asked for."""
+    """Make the requested pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     parser.add_argument("--keep", type=Path, default=Path("build/pictures"))
-    parser.add_argument("--only", choices=("watch", "report", "site"), help="some of them")
+    parser.add_argument("--only", choices=("watch", "report", "site"), help="make only these pictures")
     asked = parser.parse_args()
     wanted = (asked.only,) if asked.only else ("watch", "report", "site")
     site = Path("site")

@@ -1,9 +1,9 @@
-"""How long `noether plan` takes in a Slurm step of 65,536 ranks, against one of two: the time above its own start.
+"""Measure the extra time of `noether plan` in a Slurm step of 65,536 ranks over a step of two.
 
     python benchmarks/plan.py [--ranks N] [--rounds N] [--json FILE]
 
-The plan is made from Slurm's variables alone, as on a cluster's first node: 8 tasks on each node, whose list is a
-bracket of numbers. Arms take turns; seconds are CPU time of the whole command.
+The plan is made from Slurm's variables alone, as on a cluster's first node, with 8 tasks per node and a node list like
+node[00001-08192]. The two steps take turns. Seconds are CPU time of the whole command.
 """
 
 import os
@@ -15,7 +15,7 @@ TASKS = 8
 
 
 def environment(ranks: int) -> dict[str, str]:
-    """Return what Slurm sets for rank 0 of a step."""
+    """Return the environment with the variables that Slurm sets for rank 0 of a step."""
     tasks = min(TASKS, ranks)
     nodes = ranks // tasks
     names = f"node[{1:05d}-{nodes:05d}]" if nodes > 1 else "node00001"
@@ -33,7 +33,7 @@ def environment(ranks: int) -> dict[str, str]:
 
 
 def seconds(ranks: int) -> float:
-    """Return the CPU seconds of one plan."""
+    """Return the CPU seconds of `noether plan` for a number of ranks."""
     settings = [f"trainer.effective_batch_size={ranks}", "dataset.train_shapes=600000", "accelerator=cpu"]
     return cpu_seconds(["plan", "--json", *settings], environment(ranks), REPOSITORY)
 

@@ -1,10 +1,10 @@
-"""Preparing cases: one process against two that share the output folder, as two jobs of an array would.
+"""Time the preparation of cases: one process against two that share an output folder, like two jobs of an array.
 
     python benchmarks/prepare.py [--rounds 3] [--cases 12] [--points 2000000] [--json FILE.json]
 
-The arms take turns. Each process is `noether data prepare --workers 1`, and makes cases of random points with pressure
-and velocity. The rows are the speed of two over that of one, what a million points costs of a core (the process and its
-worker together, reading and starting included), and what they need on the disk.
+One process and two processes take turns. Each process is `noether data prepare --workers 1` on cases of random points
+with pressure and velocity. Rows: the speed of two processes over one, the CPU time per million points (the process and
+its worker together, including reading and startup), and the disk space per million points.
 """
 
 import resource
@@ -19,7 +19,7 @@ from store import MAP, write_source
 
 
 def seconds(source: Path, out: Path, processes: int) -> tuple[float, float]:
-    """Prepare the folder; return the seconds on the clock and of a core."""
+    """Prepare the folder; return the wall seconds and the CPU seconds."""
     words = [sys.executable, "-m", "noether", "data", "prepare", str(source), str(out)]
     words += ["--map", str(source / "cases.yaml"), "--workers", "1"]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -35,7 +35,7 @@ def main() -> None:
     own = parser(__doc__)
     own.set_defaults(rounds=3)
     own.add_argument("--cases", type=at_least_one, default=12)
-    own.add_argument("--points", type=at_least_one, default=2_000_000, help="of each case")
+    own.add_argument("--points", type=at_least_one, default=2_000_000, help="points per case")
     options = own.parse_args()
     gains, costs, size = [], [], 0
     with tempfile.TemporaryDirectory() as name:

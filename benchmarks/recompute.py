@@ -1,9 +1,9 @@
-"""What `trainer.recompute` saves and costs: memory and time of an update, with and without.
+"""Measure what `trainer.recompute` saves and costs: memory and time of an update with and without recomputation.
 
     python benchmarks/recompute.py [MODEL ...] [--points N] [--rounds N] [--json FILE]
 
-The published sizes on one sample of `--points` points of each kind, two processes for each model in turn. CPU time on
-one thread; memory beyond what a process held before its first update.
+Models have their published sizes and train on one sample with `--points` points of each kind. Two processes per model
+take turns. Time is CPU time on one thread; memory is the peak above a process's use before its first update.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from noether.training.update import Updater
 
 
 def arm_of(kind: str, model: str, points: int) -> None:
-    """Is an arm: `with` or `without`."""
+    """Run an arm: `with` or `without` recomputation."""
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     keep_freed_memory()
     run, config, batches = model_time.prepared(model, "published", points)

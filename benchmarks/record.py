@@ -1,7 +1,7 @@
-"""What every benchmark shares: the machine, ratios and their spread, arms as processes, a file of results.
+"""Shared code of the benchmarks: machine details, rows of results and their spread, arms as processes, result files.
 
-A result is `{"benchmark", "machine", "command", "rows"}`; a row has `what`, `median`, `low`, `high` of its rounds, and
-where something is promised `goal` and `at_least` (whether the goal is a lower bound).
+A result is `{"benchmark", "machine", "command", "rows"}`. A row has `what` and the `median`, `low` and `high` of its
+rounds; a row with a goal also has `goal` and `at_least` (true if the goal is a lower bound).
 """
 
 import argparse
@@ -21,11 +21,11 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "results"
 ABOUT = {"world_size": 1, "effective_batch_size": 1, "micro_batch_size": 1, "updates_per_epoch": 1, "config": {}}
-"""What a checkpoint must say of the run that wrote it."""
+"""The details that a checkpoint must hold about its run."""
 
 
 def machine() -> dict[str, Any]:
-    """Return what a figure depends on: processor, cores, load, and versions."""
+    """Return what results depend on: processor, cores, load, GPUs, versions, and the date."""
     import torch
 
     name = platform.processor() or platform.machine()
@@ -47,7 +47,7 @@ def machine() -> dict[str, Any]:
 
 
 def row(what: str, values: Sequence[float], goal: float | None = None, *, at_least: bool = True) -> dict[str, Any]:
-    """Return one row: the median of the rounds and their range."""
+    """Return one row: the median and range of the rounds' values, and the goal if there is one."""
     own: dict[str, Any] = {"what": what, "median": statistics.median(values), "low": min(values), "high": max(values)}
     own["rounds"] = len(values)
     if goal is not None:
@@ -56,14 +56,14 @@ def row(what: str, values: Sequence[float], goal: float | None = None, *, at_lea
 
 
 def reached(own: dict[str, Any]) -> bool | None:
-    """Return whether a row's median reaches its goal; None where nothing is promised."""
+    """Return whether a row's median reaches its goal; None if the row has no goal."""
     if "goal" not in own:
         return None
     return bool(own["median"] >= own["goal"] if own["at_least"] else own["median"] <= own["goal"])
 
 
 def text_of(own: dict[str, Any]) -> str:
-    """Return a row as a line."""
+    """Return a row as a line of text."""
     said = f"{own['what']:<68} {own['median']:8.3f}  ({own['low']:.3f} to {own['high']:.3f})"
     if (good := reached(own)) is not None:
         said += f"  goal {'≥' if own['at_least'] else '≤'} {own['goal']:g}{'' if good else '  MISSED'}"
@@ -71,7 +71,7 @@ def text_of(own: dict[str, Any]) -> str:
 
 
 def finish(benchmark: str, rows: Sequence[dict[str, Any]], out: Path | None, **more: Any) -> None:
-    """Print the rows, and write them where `--json` says."""
+    """Print the rows; if `out` is given, also write them there as JSON."""
     for own in rows:
         print(text_of(own), flush=True)
     if out is not None:
@@ -83,7 +83,7 @@ def finish(benchmark: str, rows: Sequence[dict[str, Any]], out: Path | None, **m
 
 
 def parser(text: str | None) -> argparse.ArgumentParser:
-    """Return a parser with what every benchmark takes: `--rounds`, `--json FILE`."""
+    """Return a parser with the options common to all benchmarks: `--rounds`, `--json FILE`."""
     own = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     own.add_argument("--rounds", type=at_least_one)
     own.add_argument("--json", type=Path)
@@ -91,16 +91,16 @@ def parser(text: str | None) -> argparse.ArgumentParser:
 
 
 def at_least_one(text: str) -> int:
-    """Return the number that an option was given; argparse says what is wrong with another."""
+    """Parse a whole number of at least 1; raise ArgumentTypeError for anything else."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def told(main: Callable[[], None], *refused: type[Exception]) -> None:
-    """Run a benchmark. What is refused, a program that is missing and one that fails end it with a line, no traceback.
+    """Run a benchmark; exit with a message instead of a traceback if a program is missing or fails.
 
-    refused: what further refusals are raised as.
+    The same holds for a NoetherError and for the exception types in `refused`.
     """
     from noether.common.errors import NoetherError
 
@@ -121,7 +121,7 @@ def told(main: Callable[[], None], *refused: type[Exception]) -> None:
 def cpu_seconds(
     words: Sequence[str], environ: dict[str, str], folder: Path | str, codes: Sequence[int] = (0,)
 ) -> float:
-    """Return the CPU seconds of one `noether` command. SystemExit: it ended with another code."""
+    """Return the CPU seconds of one `noether` command; raise SystemExit if its exit code is not in `codes`."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "noether", *words]
     done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
@@ -132,15 +132,15 @@ def cpu_seconds(
 
 
 class Arm:
-    """A process that measures when it is asked: a line of JSON for each number of updates."""
+    """A process that reads numbers of updates and answers each with its measurements as a line of JSON."""
 
     def __init__(self, script: str, *words: str, threads: int = 1) -> None:
         path = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "benchmarks")))
-        # PYTHONWARNINGS: peers warn about what they are told to do here.
+        # PYTHONWARNINGS: silences peers' warnings about settings that are chosen on purpose.
         environ = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": str(threads)}
         environ.setdefault("GOMP_SPINCOUNT", "10000")
         self._words = [sys.executable, str(REPOSITORY / "benchmarks" / script), "--arm", *words]
-        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (read where the process has failed)
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (read if the process fails)
         self.process = subprocess.Popen(
             self._words,
             stdin=subprocess.PIPE,
@@ -151,7 +151,7 @@ class Arm:
         )
 
     def answer(self) -> dict[str, Any]:
-        """Return the next answer; CalledProcessError, with what the process said last, where it has ended."""
+        """Return the next answer; if the process has ended, raise CalledProcessError with its last lines of stderr."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
@@ -161,7 +161,7 @@ class Arm:
         raise subprocess.CalledProcessError(code, self._words, stderr="".join(self._said.readlines()[-5:]))
 
     def ask(self, updates: int) -> dict[str, Any]:
-        """Has the process make so many updates, and returns what it measured."""
+        """Let the process make `updates` updates; return its measurements."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{updates}\n")
         self.process.stdin.flush()
@@ -174,18 +174,18 @@ class Arm:
 
 
 def peak_mib() -> float:
-    """Return the most memory that this process has held, in MiB. getrusage would begin with its parent's."""
+    """Return this process's peak memory in MiB; getrusage would start from its parent's peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def serve(prepare: Any, asked: Any = None) -> None:
-    """Is an arm: makes updates as they are asked for; answers with milliseconds each and the peak memory.
+    """Run an arm: for each number of updates, make them and print milliseconds per update and peak memory as JSON.
 
     Args:
-        prepare: called with a number of updates, untimed; returns what makes them. What that returns, if anything, is
-            (CPU seconds, wall seconds) of the updates alone, where making them includes something else.
-        asked: the numbers of updates; None: the lines of stdin, each answered by a line on stdout.
+        prepare: called with a number of updates, untimed; returns a function that makes them. That function may return
+            the (CPU seconds, wall seconds) of the updates, if it also does other work; otherwise the call is timed.
+        asked: the numbers of updates; None to read them from stdin, one per line.
     """
     started = peak_mib()
     prepare(2)()

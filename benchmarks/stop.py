@@ -1,10 +1,10 @@
-"""What does it cost that the ranks agree to stop: an update of 5 ms with the agreement, against one without.
+"""Measure the cost of agreeing on whether to stop: an update of 5 ms with the agreement against one without.
 
     python benchmarks/stop.py [--workers N] [--rounds N] [--json FILE]
 
 Each update computes for about 5 ms and reduces a gradient of 100,000 numbers, so that both arms keep the ranks in step.
-Blocks of 200 updates take turns: without, with, without; a block with the agreement is held against the mean of its two
-neighbours, which a slow drift of the machine leaves alone. One neighbour over the other says what the noise is.
+Blocks of 200 updates take turns: without, with, without. A block with the agreement is compared with the mean of its
+two neighbours, which cancels a slow drift of the machine. The ratio of the two neighbours shows the noise.
 """
 
 import os

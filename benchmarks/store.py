@@ -1,13 +1,13 @@
-"""Reading points of prepared cases: the store against one .npy file for each array, and against Zarr where installed.
+"""Time reading points of prepared cases: the store against an .npy file per array and, if installed, Zarr.
 
     python benchmarks/store.py [POINTS] [DRAWN] [--out FILE.json]      (20,000,000 points of a case, 8,192 drawn)
 
-A case with pressure and velocity is written as a .vtu file, prepared as `noether data prepare` does it (with the most
-memory that its process held), and then read: 8,192 random points with all their arrays. Warm: the median of 200
-draws. Cold: after the kernel was told to forget the files (posix_fadvise), the median of 10. Of slow reads there are
-fewer, as many as 20 s hold. "Of a core" is what a warm read computes, which a busy machine changes little. The store
-reads one contiguous piece of each array; .npy files and Zarr hold the points in the order of the mesh and are indexed
-at random. Zarr is also read as the store is, in one piece of shuffled points.
+A case with pressure and velocity is written as a .vtu file, prepared as by `noether data prepare` (time and peak memory
+are reported), and then read: 8,192 random points with all their arrays. Warm: the median of 200 draws. Cold: the median
+of 10, each after telling the kernel to drop the files' pages (posix_fadvise). Slow reads stop after 20 s. "Of a core"
+is the CPU time of a warm read, which a busy machine changes little. The store reads one contiguous piece of each array;
+.npy files and Zarr keep the mesh's order of points and are indexed at random. Zarr is also read in one contiguous
+piece, as if its points had been shuffled beforehand.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from noether.physics.cases.dataset import CasesDataset
 from noether.physics.cases.layout import find_cases
 from noether.physics.cases.make_case import CaseJob
 
-MOST_SECONDS = 20.0  # of cold and of warm reads each, after the first few
+MOST_SECONDS = 20.0  # limit for the cold reads and for the warm reads, except the first few
 MAP = """
 sets:
   volume:
@@ -44,7 +44,7 @@ sets:
 
 
 def write_source(path: Path, points: int) -> None:
-    """Write a case of random points, in a process of its own, whose memory does not count."""
+    """Write a case of random points; run in a separate process, whose memory is not measured."""
     import pyvista
 
     rng = np.random.default_rng(0)
@@ -57,7 +57,7 @@ def write_source(path: Path, points: int) -> None:
 
 
 def prepare(root: Path, out: Path) -> tuple[float, float]:
-    """Prepare the case; return seconds and the largest memory of the process in GB."""
+    """Prepare the case; return the seconds and the process's peak memory in GB."""
     about = parse_map(MAP, "map")
     ((case, files),) = find_cases(root, about).items()
     began = time.perf_counter()
@@ -76,7 +76,7 @@ def forget(folder: Path) -> None:
 
 
 def measure(name: str, folder: Path, read: Callable[[int], object]) -> dict[str, float]:
-    """Print and return the median times of a read in ms, cold and warm."""
+    """Print and return the median times of a read in ms: cold, warm, and CPU time when warm."""
     cold, warm, busy = [], [], []
     end = time.monotonic() + MOST_SECONDS
     for draw in range(10):
@@ -92,7 +92,7 @@ def measure(name: str, folder: Path, read: Callable[[int], object]) -> dict[str,
             read(draw % 50)
             warm.append(time.perf_counter() - began)
             busy.append(time.process_time() - used)
-    first = len(warm) // 5  # reads that also fill the cache
+    first = len(warm) // 5  # the first reads also fill the cache
     found = {"cold_ms": 1e3 * float(np.median(cold)), "warm_ms": 1e3 * float(np.median(warm[first:])),
              "warm_cpu_ms": 1e3 * float(np.median(busy[first:]))}  # fmt: skip
     print(
@@ -107,7 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("points", nargs="?", type=at_least_one, default=20_000_000)
     parser.add_argument("drawn", nargs="?", type=at_least_one, default=8192)
-    parser.add_argument("--out", type=Path, help="file for the figures, JSON")
+    parser.add_argument("--out", type=Path, help="JSON file for the results")
     options = parser.parse_args()
     points, drawn = options.points, options.drawn
     context = multiprocessing.get_context("spawn")

@@ -1,12 +1,12 @@
-"""What each model learns of one's own cases in equal processor time, beside the baselines that need no surrogate.
+"""Compare models trained on prepared cases in equal CPU time, also with baselines that need no surrogate model.
 
     python benchmarks/surrogates.py FOLDER --cases PREPARED [--models MODEL …] [--seeds N] [--seconds N]
 
-Every model trains by the default recipe of `dataset=cases`, with as many updates as fit into the seconds of one core
-(found by timing a few of its own), and predicts all points of the test split. The baselines: the nearest training case
-by its parameters, in coordinates scaled to each case's box; ridge regression on the squares and products of coordinates
-and parameters; a plain MLP of both, trained for the same seconds. FOLDER keeps what is measured, run by run: a
-benchmark that is started again goes on where it was.
+Every model trains with the default recipe of `dataset=cases`, for as many updates as fit into N seconds of one core
+(estimated by timing a few updates), and predicts all points of the test split. The baselines: the training case with
+the nearest parameters, in coordinates scaled to each case's box; ridge regression on coordinates, parameters, and their
+squares and products; a plain MLP of coordinates and parameters, trained for N seconds. FOLDER keeps each run's results:
+a restarted benchmark resumes where it stopped.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from noether.physics.fields.baselines import PlainNetwork, make_baselines
 from noether.physics.fields.field_errors import field_errors
 
 MODELS = ("mlp", "upt_small", "ab_upt_small", "transformer_small", "transolver_small")
-# Points of a set that the others draw of each of 4 cases; `mlp` keeps the recipe's 16 cases of 64 points.
+# All models but `mlp` draw 256 points per set from 4 cases; `mlp` keeps the recipe's 16 cases of 64 points.
 OTHERS = ("dataset.points_per_update=256", "dataset.geometry_points=512", "trainer.effective_batch_size=4")
 TIMED_UPDATES, PLAIN_TIMED = 40, 100
 RIDGE_POINTS, DAMPING = 512, 1e-6
@@ -41,21 +41,21 @@ Errors = dict[str, float]
 
 
 def config_of(model: str, options: argparse.Namespace, seed: int, updates: int) -> RunConfig:
-    """The settings of a run: the default recipe, in as many updates as were asked for."""
+    """Return the configuration of a run: the default recipe with the given number of updates."""
     words = ["dataset=cases", f"dataset_root={options.cases}", f"model={model}", f"seed={seed}", "accelerator=cpu"]
     own = [] if model == "mlp" else OTHERS
     return load_config([*words, *own, *options.settings, f"trainer.max_updates={updates}"])
 
 
 def processor_seconds(work: Callable[[], object]) -> float:
-    """Return the seconds of a core that something takes."""
+    """Return the CPU seconds of a call."""
     began = time.process_time()
     work()
     return time.process_time() - began
 
 
 def learned(model: str, options: argparse.Namespace, seed: int) -> tuple[Errors, float]:
-    """Train one model for the seconds; return its errors and how many updates these were."""
+    """Train one model for `--seconds` of CPU time; return its errors and its number of updates."""
     group = this_device()
     timed = Contender(config_of(model, options, seed, 2 * TIMED_UPDATES), group)
     timed.train(TIMED_UPDATES)
@@ -79,7 +79,7 @@ def test_errors(task: Task, test: "list[Sample]", predict: Callable[[Sample, int
 
 
 class Ridge:
-    """Every field by ridge regression on 1, the coordinates and parameters, and their squares and products."""
+    """Ridge regression of every field on 1, the coordinates and parameters, and their squares and products."""
 
     def __init__(self, samples: list[Sample], task: Task) -> None:
         self.task, self.fitted = task, {}
@@ -93,7 +93,7 @@ class Ridge:
             self.fitted[name] = torch.linalg.solve(a.T @ a + DAMPING * len(a) * torch.eye(a.shape[1]), a.T @ b)
 
     def predict(self, sample: Sample) -> dict[str, Tensor]:
-        """Return every field of a sample, (N, C) in physical units."""
+        """Return every field of a sample: (N, C), in physical units."""
         scaled = {name: (self._terms(sample, self.task.fields[name].points).double() @ own).float()[None]
                   for name, own in self.fitted.items()}  # fmt: skip
         return {name: values[0] for name, values in self.task.to_physical(scaled).items()}
@@ -108,7 +108,7 @@ class Ridge:
 
 
 def baseline(name: str, options: argparse.Namespace, seed: int) -> tuple[Errors, float]:
-    """Fit one baseline; return its errors, and its updates where it has any."""
+    """Fit one baseline; return its errors and its number of updates (0 if it is not trained)."""
     problem = Contender(config_of("mlp", options, seed, 1), this_device()).run.problem
     task, splits = problem.task, problem.splits
     test = [splits.test[index] for index in range(len(splits.test))]
@@ -126,14 +126,14 @@ def baseline(name: str, options: argparse.Namespace, seed: int) -> tuple[Errors,
 
 def main() -> None:
     own = parser(__doc__)
-    own.add_argument("folder", type=Path, help="keeps what is measured")
+    own.add_argument("folder", type=Path, help="folder that keeps the results")
     own.add_argument("--cases", type=Path, required=True, help="a prepared data set whose cases have parameters")
     own.add_argument("--models", nargs="+", default=MODELS)
     own.add_argument("--seeds", type=at_least_one, default=3)
-    own.add_argument("--seconds", type=at_least_one, default=48, help="of one core, for each run (default 48)")
-    own.add_argument("--settings", nargs="+", default=[], help="of all models' runs")
+    own.add_argument("--seconds", type=at_least_one, default=48, help="CPU seconds per run (default 48)")
+    own.add_argument("--settings", nargs="+", default=[], help="settings for all models' runs")
     options = own.parse_args()
-    if waiting := openmp_defaults(os.environ):  # libgomp has been loaded: it reads them when it is
+    if waiting := openmp_defaults(os.environ):  # Restart, because libgomp, already loaded, reads them only when loaded.
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **waiting})
     torch.set_num_threads(1)
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ def main() -> None:
             if not kept.exists():
                 try:
                     errors, made = (baseline if name in baselines else learned)(name, options, seed)
-                except RequestError as refused:  # A solid has no normals, which Transolver reads.
+                except RequestError as refused:  # For example, Transolver needs normals, which solids lack.
                     print(f"{name}: {refused.summary}", flush=True)
                     continue
                 kept.write_text(json.dumps({"errors": errors, "updates": made}))

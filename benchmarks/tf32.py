@@ -1,11 +1,11 @@
-"""What TF32 does to a trained model's predictions: its rounding, emulated on a CPU.
+"""Measure how TF32 changes a trained model's predictions, by emulating its rounding on a CPU.
 
     python benchmarks/tf32.py RUN MESH
 
-TF32 keeps 10 of a float32's 23 bits of mantissa in the factors of a product, and adds in float32 (NVIDIA,
+TF32 keeps 10 of a float32's 23 mantissa bits in the factors of a product, and adds in float32 (NVIDIA,
 "TensorFloat-32 in the A100 GPU Accelerates AI Training", 2020). Here the factors of every matrix product and of
-attention are rounded so before it, to nearest even; the same with the 7 bits of bf16 is given beside it. Printed is the
-relative L2 difference of the fields predicted for the mesh from those in float32.
+attention are first rounded to 10 bits, to nearest even; a second pass uses the 7 bits of bf16. Prints the relative L2
+difference between each field predicted for the mesh and the same prediction in float32.
 """
 
 import sys
@@ -34,7 +34,7 @@ def rounded(values: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 class RoundedFactors(TorchDispatchMode):
-    """While entered, the factors of every product have `bits` bits of mantissa."""
+    """A context in which the factors of every product are rounded to `bits` bits of mantissa."""
 
     def __init__(self, bits: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -52,7 +52,7 @@ class RoundedFactors(TorchDispatchMode):
 
 
 def main() -> None:
-    """Print a line for each field."""
+    """Print a line for each precision and field."""
     run, mesh = load_run(sys.argv[1]), sys.argv[2]
     exact = run.predict(mesh)
     for name, bits in (("TF32", 10), ("bf16", 7)):

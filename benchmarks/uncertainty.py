@@ -1,15 +1,14 @@
-"""How right a run on the built-in cars is about itself: the gradient of its lift, and which shapes it does not know.
+"""Check a run on the built-in cars against exact results: its gradient of lift and its detection of unfamiliar shapes.
 
     python benchmarks/uncertainty.py RUN [RUN …] [--rounds CARS] [--pool CARS]
 
-The cosine between the gradient of the model's lift with respect to a test car's three semi-axes and the exact one,
-which the potential flow knows, on a fixed reference area: median and range over the cars (30, or `--rounds`). And how
-well the distance from the training shapes tells these cars from as many of which one of half length, height, half
-width and yaw lies outside the range that is trained on, by 10 to 50 and by 25 to 100 % of its width: AUROC, and
-how many `predict` warns of.
-
-`--pool` measures the intervals of all the runs together instead, without the luck of one draw of cars: of a pool of
-further unseen cars, 60 calibrate and 100 others are covered or not, dealt anew 300 times.
+Prints the cosine between the gradient of the model's lift with respect to a test car's three semi-axes and the exact
+gradient from potential flow, both on a fixed reference area: median and range over the cars (30, or `--rounds`). Also
+prints how well the distance from the training shapes separates these cars from equally many for which half length,
+height, half width or yaw is outside its training range, by 10 to 50 % or 25 to 100 % of the range's width: the AUROC,
+and the share of cars that `predict` warns of.
+`--pool` instead measures the prediction intervals of all runs together, without depending on one draw of cars: from a
+pool of further unseen cars, 60 calibrate the intervals and 100 others test their coverage, in 300 random deals.
 """
 
 from dataclasses import replace
@@ -36,12 +35,12 @@ from noether.physics.settings import EllipsoidDatasetConfig
 from noether.physics.uncertainty.ensemble import LEVELS, conformal_quantiles, covered_shares, scores_of, shape_distance
 
 RANGES = {"half_length": HALF_LENGTH_RANGE, "height": HEIGHT_RANGE, "half_width": HALF_WIDTH_RANGE, "yaw": YAW_RANGE}
-STEP = 1e-5  # m, of the exact lift's central differences
+STEP = 1e-5  # m, the step of the central differences of the exact lift
 POOL_SEED = 1000
 
 
 def half_sphere(polar: int = 40, azimuth: int = 48) -> tuple[np.ndarray, np.ndarray]:
-    """Return directions (N, 3) of the half y ≥ 0, and triangles."""
+    """Return points (N, 3) of the unit sphere's half y ≥ 0, and its triangles."""
     theta, phi = np.meshgrid(np.linspace(0.01, np.pi - 0.01, polar), np.linspace(0, np.pi, azimuth), indexing="ij")
     points = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)], axis=-1)
     index = np.arange(polar * azimuth).reshape(polar, azimuth)
@@ -50,7 +49,7 @@ def half_sphere(polar: int = 40, azimuth: int = 48) -> tuple[np.ndarray, np.ndar
 
 
 def exact_gradient(car: EllipsoidCar) -> np.ndarray:
-    """Return the gradient (3,) of lift, on the car's own reference area, by half width, height and half length."""
+    """Return the gradient (3,) of lift by half width, height and half length, on the car's fixed reference area."""
     gradient = np.empty(3)
     for axis in range(3):
         lifts = []
@@ -63,34 +62,34 @@ def exact_gradient(car: EllipsoidCar) -> np.ndarray:
 
 
 def cars_of(run: LoadedRun) -> EllipsoidDatasetConfig:
-    """Return the settings of the built-in cars that a run was trained on."""
+    """Return the dataset settings of a run on the built-in cars; raise SystemExit for other runs."""
     if not isinstance(run.config.dataset, EllipsoidDatasetConfig):
         raise SystemExit(f"the exact flow is known for dataset=ellipsoid, not for {run.config.dataset.kind}")
     return run.config.dataset
 
 
 def cosine_of_lift(run: LoadedRun, car: EllipsoidCar) -> float:
-    """Return the cosine between a model's gradient by the semi-axes and the exact one."""
+    """Return the cosine between the model's gradient of lift by the semi-axes and the exact gradient."""
     directions, faces = half_sphere()
     shape = Shape.of_mesh(car.to_world(directions * car.semi_axes), faces)
     found = sensitivity(run.trained, shape, "lift_coefficient", {}, 16384)
-    # A point of the surface is A s: by the semi-axis k it moves by s_k along the body's axis k.
+    # A surface point is A s: its derivative by the semi-axis k is s_k along the body's axis k.
     own = np.array([np.sum(found.points * car.to_world(directions * np.eye(3)[axis])) for axis in range(3)])
     exact = exact_gradient(car)
     return float(own @ exact / np.linalg.norm(own) / np.linalg.norm(exact))
 
 
 def outside(car: EllipsoidCar, index: int, by: tuple[float, float]) -> EllipsoidCar:
-    """Return a car of which the quantity `index` (of four, in turn) lies outside its range by a share of its width."""
+    """Return the car with one quantity (number `index` modulo 4) outside its range by a share of the range's width."""
     name, (low, high) = list(RANGES.items())[index % len(RANGES)]
     rng = np.random.default_rng([index, round(100 * by[1])])
-    # A length below its range by that much would be none.
+    # Only the yaw may also go below its range: a length that far below could be negative.
     beyond = rng.uniform(*by) * (high - low) * (1 if name != "yaw" or rng.random() < 0.5 else -1)
     return replace(car, **{name: high + beyond if beyond > 0 else low + beyond})
 
 
 def distance_of(run: LoadedRun, car: EllipsoidCar) -> float:
-    """Return how far a car is from the shapes that a run was trained on."""
+    """Return a car's distance from the shapes that a run was trained on."""
     directions, faces = half_sphere()
     shape = Shape.of_mesh(car.to_world(directions * car.semi_axes), faces)
     found = shape_distance(run.calibrated, shape, {}, {})
@@ -100,17 +99,17 @@ def distance_of(run: LoadedRun, car: EllipsoidCar) -> float:
 
 
 def auroc(inside: list[float], beyond: list[float]) -> float:
-    """Return the probability that a shape outside has the larger distance."""
+    """Return the probability that a shape outside the ranges has a larger distance than one inside."""
     return float(np.mean(np.array(beyond)[:, None] > np.array(inside)[None, :]))
 
 
 def share_beyond(found: list[float], farthest: float) -> float:
-    """Return the share of distances that are larger than that of every validation shape."""
+    """Return the share of distances above `farthest`, the largest distance of a validation shape."""
     return float(np.mean(np.array(found) > farthest))
 
 
 def covered_in_deals(run: LoadedRun, cars: int) -> list[dict[str, Any]]:
-    """Return, for each output, what intervals of 90 % cover of 100 cars, by 60 others, over the deals of a pool."""
+    """Return rows of the percent of 100 cars covered by 90 % intervals calibrated on 60 others, over all deals."""
     pool = cars_of(run).model_copy(update={"train_shapes": 2, "test_shapes": cars, "seed": POOL_SEED})
     folder = prepare_data(run.config.model_copy(update={"dataset": pool, "dataset_root": None}))
     assert folder is not None
@@ -138,7 +137,7 @@ def covered_in_deals(run: LoadedRun, cars: int) -> list[dict[str, Any]]:
 def main() -> None:
     own = parser(__doc__)
     own.add_argument("runs", nargs="+", type=Path)
-    own.add_argument("--pool", type=int, default=0, help="number of further cars")
+    own.add_argument("--pool", type=int, default=0, help="size of the pool of further cars (default: no pool)")
     options = own.parse_args()
     if options.pool:
         finish("uncertainty", covered_in_deals(LoadedRun(*options.runs), options.pool), options.json)

@@ -1,7 +1,7 @@
-"""Hooks of mkdocs: a run's report becomes a page of the documentation site, and the live page's icon the site's.
+"""Hooks of mkdocs: add a run's report to the documentation site, and use the live page's icon as the site's.
 
-Reports are megabytes, so none is kept in the repository. Without NOETHER_SITE_REPORT the site has no report
-and no link to one.
+Reports are several megabytes, so the repository holds none. NOETHER_SITE_REPORT names the report; without it, the site
+has neither a report nor a link to one.
 """
 
 import os
@@ -17,20 +17,20 @@ PICTURE = "![The report of make train](images/report.png)"
 
 
 def on_files(files: Any, *, config: Any, **_: Any) -> Any:
-    """Add the icon."""
+    """Add the icon to the site's files."""
     files.append(File.generated(config, "assets/icon.svg", content=ICON.read_bytes()))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Link the picture on the first page to the whole report."""
+    """Link the picture on the first page to the full report."""
     if page.file.src_uri != "index.md" or not os.environ.get(VARIABLE):
         return markdown
     if PICTURE not in markdown:
-        raise ValueError(f"docs/index.md has no longer the line {PICTURE}")
+        raise ValueError(f"docs/index.md no longer has the line {PICTURE}")
     link = '<a href="report.html"><img alt="The report of make train" src="images/report.png"></a>'
     return markdown.replace(
-        PICTURE, f'{link}\n\n<a href="report.html">The whole report of a run</a>, as `make train` ends.'
+        PICTURE, f'{link}\n\n<a href="report.html">The full report of a run</a>, as written by `make train`.'
     )
 
 

@@ -1,4 +1,4 @@
-"""A generative adversarial network: two optimisers, of which a task makes its own update."""
+"""A generative adversarial network: a task that makes its own updates with two optimisers."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from noether.core.tasks.base import Task
 
 
 class Ring:
-    """The data set: `point` (2,) on a circle of radius one, blurred by 0.05; `noise` (2,) for the evaluation."""
+    """The data set: `point` (2,) near the unit circle (noise 0.05), and `noise` (2,), the generator's test input."""
 
     def __init__(self, split: str, root: object, points: int = 2000) -> None:
         random = torch.Generator().manual_seed(len(split))
@@ -23,13 +23,13 @@ class Ring:
 
 
 def perceptron(outputs: int, width: int) -> nn.Module:
-    """Two hidden layers, of two inputs."""
+    """Return a network with two inputs and two hidden layers."""
     layers = (nn.Linear(2, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, outputs))
     return nn.Sequential(*layers)
 
 
 class Gan(nn.Module):
-    """The model: two parts. Only `forward` is evaluated."""
+    """The model: a generator and a critic. `forward`, which only generates, is used for evaluation."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Gan(nn.Module):
 
 
 class Duel(Task):
-    """The task: each update makes a step of the critic and one of the generator (Goodfellow 2014, non-saturating)."""
+    """The task: each update is a step of the critic and one of the generator (Goodfellow 2014, non-saturating)."""
 
     def update(self, batch: dict[str, Tensor], model: Gan, optimizers) -> dict[str, Tensor]:
         fake = model.generator(torch.randn_like(batch["noise"]))

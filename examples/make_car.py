@@ -1,7 +1,7 @@
-"""Writes car.stl beside this file: the half ellipsoid that `noether predict RUN --mesh examples/car.stl` is shown with.
+"""Write car.stl in this folder: a half ellipsoid for `noether predict RUN --mesh examples/car.stl`.
 
-2.0 m to each end of its centre, 1.1 m high, 1.8 m wide, in m: a shape like those that `make train` learns from. Like
-them it is closed by the ground, y = 0, and has no floor: their lift is that of the surface in the wind.
+It is 4.0 m long, 1.1 m high and 1.8 m wide, in units of m: a shape like those that `make train` learns from. Like them
+it has no floor but ends at the ground, y = 0; the lift is that of the surface exposed to the wind.
 """
 
 from pathlib import Path
@@ -13,21 +13,21 @@ AROUND, UP = 48, 12  # faces around the car, and from the ground to the top
 
 
 def car_triangles() -> np.ndarray:
-    """Returns the triangles (T, 3, 3) in m, counter-clockwise seen from outside; closed but for the ground."""
+    """Return the triangles (T, 3, 3) in m, counter-clockwise seen from outside; open at the ground."""
     angle = np.linspace(0, 2 * np.pi, AROUND, endpoint=False)
     rise = np.linspace(0, np.pi / 2, UP + 1)[:, None]
     x, z = HALF_WIDTH * np.cos(rise) * np.sin(angle), HALF_LENGTH * np.cos(rise) * np.cos(angle)
     points = np.stack([x, np.broadcast_to(HEIGHT * np.sin(rise), x.shape), z], axis=-1)
-    points[-1, :, ::2] = 0  # One point at the top: the cosine of π/2 is 6e-17.
+    points[-1, :, ::2] = 0  # Make the top points coincide: the cosine of π/2 is 6e-17 in floating point.
     below, above = points[:-1], points[1:]
     next_below, next_above = np.roll(below, -1, axis=1), np.roll(above, -1, axis=1)
     lower = np.stack([below, next_below, next_above], axis=2).reshape(-1, 3, 3)
-    upper = np.stack([below, next_above, above], axis=2)[:-1].reshape(-1, 3, 3)  # At the top they meet in one point.
+    upper = np.stack([below, next_above, above], axis=2)[:-1].reshape(-1, 3, 3)  # But the last row meets in a point.
     return np.concatenate([lower, upper])
 
 
 def stl(triangles: np.ndarray) -> bytes:
-    """Returns a binary STL file of triangles (T, 3, 3)."""
+    """Return a binary STL file of triangles (T, 3, 3)."""
     normals = np.cross(triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0])
     normals /= np.linalg.norm(normals, axis=1, keepdims=True)
     records = np.zeros(len(triangles), [("normal", "<3f4"), ("corners", "<9f4"), ("attribute", "<u2")])

@@ -1,4 +1,4 @@
-"""A damped pendulum: from angle and speed at the start to the angles of the next ten seconds."""
+"""A damped pendulum: predict the angles of the next ten seconds from the initial angle and speed."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ TIMES = np.linspace(0.1, 10.0, 100)  # s
 
 
 class Swings:
-    """The data set. noether calls it once for each split, and asks for `len` and samples by number.
+    """The data set. noether creates it once per split and calls `len` and `[index]` on it.
 
     A sample: `start` (2,), angle in rad and speed in rad/s; `angles` (100,), in rad.
     """
@@ -37,7 +37,7 @@ class Swings:
 
 
 class Perceptron(nn.Module):
-    """The model: a batch in, predictions out, both dictionaries of tensors."""
+    """The model: maps a batch to predictions, both dictionaries of tensors."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Perceptron(nn.Module):
 
 
 class Follow(Task):
-    """The task: the loss of a batch, and metrics of each of its samples."""
+    """The task: the loss of a batch, and the metrics of each of its samples."""
 
     def loss(self, predictions: dict[str, Tensor], batch: dict[str, Tensor]) -> Tensor:
         return (predictions["angles"] - batch["angles"]).square().mean()

@@ -1,11 +1,11 @@
 """Compare the linter with readers' verdicts on public job scripts, and write docs/lint-rules.md.
 
-    python benchmarks/lint/precision.py                    # the rules, with the verdicts in public_scripts.yaml
-    python benchmarks/lint/precision.py FOLDER             # lints FOLDER/OWNER/REPOSITORY/PATH again and compares
-    python benchmarks/lint/precision.py --page             # writes docs/lint-rules.md, and the picture of the README
+    python benchmarks/lint/precision.py                    # count the verdicts in public_scripts.yaml by rule
+    python benchmarks/lint/precision.py FOLDER             # lint FOLDER/OWNER/REPOSITORY/PATH again and compare
+    python benchmarks/lint/precision.py --page             # write docs/lint-rules.md and the README's picture
 
-The scripts themselves are other people's and are not kept here: the list names repository and path. FOLDER holds what
-you have downloaded of them; what is not there is taken from the list as it stands.
+The scripts belong to other people and are not kept here: the list gives their repositories and paths. FOLDER holds the
+scripts you have downloaded; scripts that are not there are not compared.
 """
 
 import argparse
@@ -39,12 +39,12 @@ export RANK=$((SLURM_PROCID)) WORLD_SIZE=$SLURM_NTASKS
 srun python train.py
 """
 EVERY_RULE = Asked(Site(slurm=22.05), advice=True)
-"""With what depends on Slurm's version, as the verdicts were given."""
+"""The options behind the verdicts: all advice, and the rules that depend on Slurm's version."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One script of the list: its findings ("LINE CODE level") by verdict, and the faults that were not found."""
+    """A script of the list: the verdict on each finding ("LINE CODE level"), and the faults that the linter missed."""
 
     repository: str
     path: str
@@ -59,7 +59,7 @@ def read_list(path: Path = LIST) -> list[Judged]:
 
 
 def summary(scripts: Sequence[Judged]) -> str:
-    """Return how often all rules together are right, as a section of the page."""
+    """Return the page's section on how often the rules are right overall."""
     verdicts = Counter((finding.split()[2], verdict) for s in scripts for finding, verdict in s.findings.items())
     errors, warnings, advice = (sum(n for (of, _), n in verdicts.items() if of == level) for level in LEVELS)
     repositories = len({script.repository for script in scripts})
@@ -82,7 +82,7 @@ _NOTE = (yaml.safe_load(LIST.read_text())["note"].strip().split("\n")) if LIST.e
 
 
 def by_rule(scripts: Sequence[Judged]) -> Iterator[str]:
-    """Yield a line for each rule that was reported or missed: how often, and how often it was false."""
+    """Yield a line for each rule with any findings or misses: the numbers found, false and missed."""
     findings = [(finding.split()[1], verdict) for script in scripts for finding, verdict in script.findings.items()]
     missed = Counter(text.split()[1] for script in scripts for text in script.missed)
     for rule in RULES:
@@ -95,7 +95,7 @@ def by_rule(scripts: Sequence[Judged]) -> Iterator[str]:
 
 
 def rules_table(scripts: Sequence[Judged]) -> Iterator[str]:
-    """Yield the table of rules, each with the number of scripts that it fired on."""
+    """Yield the page's table of rules, each with the number of scripts that it fired on."""
     fired = Counter(code for s in scripts for code in {finding.split()[1] for finding in s.findings})
     yield from (
         "# The rules of `slurm-lint`",
@@ -116,7 +116,7 @@ def page(scripts: Sequence[Judged]) -> str:
 
 
 def picture() -> str:
-    """Return an SVG of a terminal in which the linter was asked about EXAMPLE."""
+    """Return an SVG of a terminal in which the linter checks EXAMPLE."""
     with TemporaryDirectory() as folder:
         script = Path(folder) / "job.sbatch"
         script.write_text(EXAMPLE)
@@ -124,11 +124,11 @@ def picture() -> str:
     console = Console(record=True, width=132, file=StringIO(), force_terminal=True)
     console.print(Text.from_ansi("\n".join(["$ cat job.sbatch", EXAMPLE, "$ slurm-lint job.sbatch", *said])))
     drawn = console.export_svg(title="slurm-lint", unique_id="slurm-lint")
-    return re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # Fonts of another host.
+    return re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # Drop fonts loaded from another host.
 
 
 def compare(scripts: Sequence[Judged], folder: Path) -> Iterator[str]:
-    """Yield a line for each finding that is new, gone, or of another level than in the list."""
+    """Yield a line for each finding that is new or gone; a finding with a changed level is both."""
     for script in scripts:
         file = folder / script.repository / script.path
         if not file.is_file():
@@ -139,7 +139,7 @@ def compare(scripts: Sequence[Judged], folder: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print the table or writes the page; with a folder, returns 1 where findings differ from the list."""
+    """Print the counts or write the page; with a folder, also compare findings and return 1 if any differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--page", action="store_true", help="write docs/lint-rules.md")

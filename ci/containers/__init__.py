@@ -1,1 +1,1 @@
-"""How the images are made and where: an engine, a base, the wheels, the docker image, Apptainer, the SIF."""
+"""Make the images and what they need: an engine, a base, the wheels, the docker image, Apptainer, the SIF."""

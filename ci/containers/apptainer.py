@@ -1,8 +1,7 @@
-"""Apptainer from Debian sid, beside the system's own libraries; and the SIF, made from the docker image.
+"""Unpack Apptainer from Debian sid without changing the system's libraries, and build the SIF from the docker image.
 
-sid's Apptainer needs a newer libc than Debian bookworm's. Its packages are downloaded and unpacked into a folder of
-their own, with sid's libc beside them, and its two programs are made to start with that one. Nothing of the system is
-touched.
+sid's Apptainer needs a newer libc than Debian bookworm's. Its packages and sid's libc are downloaded and unpacked into
+a separate folder, and its two programs are patched to load that libc.
 """
 
 import os
@@ -28,20 +27,20 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 class CannotFetchError(ImagesError):
-    """Debian sid does not give an Apptainer that starts here: the one step that may be left out."""
+    """Debian sid offers no Apptainer that starts here; CI may skip this step, and only this one."""
 
 
 def install(places: Places) -> None:
-    """See that Apptainer is here: the machine's own, else one unpacked into the state folder.
+    """Ensure that Apptainer is available: installed on the machine, or else unpacked into the state folder.
 
     Raises:
-        CannotFetchError: sid's packages cannot be fetched, or what they became does not start.
-        ImagesError: there is none, and this user or system cannot install one; tests fail on that.
+        CannotFetchError: sid's packages cannot be fetched, or the unpacked Apptainer does not start.
+        ImagesError: there is none, and this user or system cannot install one; tests fail on this error.
     """
     if command(places) is not None:
         return
     if os.geteuid() or shutil.which("dpkg") is None:
-        raise ImagesError("no apptainer on the PATH, and only root on Debian can unpack one: install its package")
+        raise ImagesError("no apptainer on the PATH, and only root on Debian can unpack one: install the package")
     install_packages(PACKAGES)
     folder = places.state / "sid"
     shutil.rmtree(folder, ignore_errors=True)
@@ -57,14 +56,14 @@ def install(places: Places) -> None:
     for program in (root / "usr/bin/apptainer", root / LIBRARIES / "apptainer/bin/starter"):
         loader = libraries / "ld-linux-x86-64.so.2"
         call("patchelf", "--set-interpreter", loader, "--force-rpath", "--set-rpath", libraries, program, log=log)
-    # Apptainer finds its own from where its programs lie: /usr, and for the starter /usr/lib, stand for the prefix.
+    # Apptainer finds its files relative to its programs: the prefix is /usr and, for the starter, /usr/lib.
     (root / "var/lib/apptainer/mnt/session").mkdir(parents=True, exist_ok=True)
     for name in ("etc", "var"):
         (root / "usr" / name).symlink_to(f"../{name}")
         (root / "usr/lib" / name).symlink_to(f"../../{name}")
     (root / "bin").mkdir()
     (root / "bin/apptainer").symlink_to(root / "usr/bin/apptainer")
-    # Ordinary users mount the SIF through FUSE.
+    # Users without root mount the SIF through FUSE.
     if Path("/dev/fuse").exists():
         Path("/dev/fuse").chmod(0o666)
     shutil.rmtree(folder)
@@ -75,7 +74,7 @@ def install(places: Places) -> None:
 
 
 def command(places: Places) -> str | None:
-    """Return an apptainer that starts: the machine's own before the one in the state folder; None without one."""
+    """Return an apptainer that starts, preferring the PATH's to the state folder's; None if neither starts."""
     for program in (shutil.which("apptainer"), str(places.apptainer / "bin/apptainer")):
         if program is not None and answers(program, "--version"):
             return program
@@ -84,14 +83,14 @@ def command(places: Places) -> str | None:
 
 def environ() -> dict[str, str]:
     """Return the variables that Apptainer needs here."""
-    # Root inside a container may lack the capability, and Apptainer cannot take what is not there.
+    # Root in a container may lack this capability; Apptainer fails if it must grant a capability that root lacks.
     return {"APPTAINER_DROP_CAPS": "CAP_SYS_RESOURCE"} if os.geteuid() == 0 else {}
 
 
 def build_sif(places: Places, image: str) -> None:
-    """Build the SIF from a docker image, through its unpacked file system.
+    """Build the SIF from a docker image's exported file system.
 
-    Apptainer's own docker-daemon source unpacks every layer a second time: three times slower.
+    Apptainer's docker-daemon source takes three times as long, because it unpacks every layer a second time.
     """
     program = command(places)
     if program is None:

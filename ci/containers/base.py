@@ -1,6 +1,6 @@
-"""A Debian base image and a folder of wheels, made here: the build then needs no registry and no index.
+"""Make a Debian base image and a folder of wheels, so that the build needs neither a registry nor a package index.
 
-Where the engine can pull, neither is needed: the Dockerfile names debian:bookworm-slim and PyPI itself.
+If the engine can pull images, neither is needed: the Dockerfile itself names debian:bookworm-slim and PyPI.
 """
 
 import contextlib
@@ -22,27 +22,27 @@ BASE = "noether-base:bookworm"
 WHEELS = "noether-wheels"
 SUITE = "bookworm"
 PACKAGES = {"/usr/sbin/debootstrap": "debootstrap"}
-# What the wheels of the image are chosen for: Debian bookworm's Python.
+# The wheels are chosen for Debian bookworm's Python and glibc.
 PYTHON = "3.11"
 GLIBC = 36  # 2.36, bookworm's
 LEFT_OUT = ("./usr/share/doc", "./usr/share/man", "./usr/share/locale", "./usr/share/info", "./var/cache/apt/*.bin")
 CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 CUDA = ("nvidia-", "cuda-", "triton")
-"""Beginnings of the names of packages that only torch's CUDA wheels require."""
-# What names a bundle of certificates, in the order in which it is asked.
+"""Name prefixes of packages that only torch's CUDA wheels require."""
+# Variables that may name a certificate bundle, in the order in which they are tried.
 CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 
 
 def make_base(places: Places, environ: dict[str, str]) -> None:
     """Make the base with debootstrap from this machine's Debian mirror, and import it.
 
-    The certificates that this machine trusts beside Debian's own go into it, so that a build behind a proxy with
-    its own authority works; the image that is published is built on Debian's, without them.
+    The base includes the certificates that this machine trusts in addition to Debian's, so that a build works behind a
+    proxy with its own authority. The published image is built on Debian's base, without them.
     """
     install_packages(PACKAGES)
     shutil.rmtree(places.base, ignore_errors=True)
     places.base.parent.mkdir(parents=True, exist_ok=True)
-    log, inside = places.logs / "base.log", {"TMPDIR": "/tmp"}  # The caller's folder is not there in another root.
+    log, inside = places.logs / "base.log", {"TMPDIR": "/tmp"}  # The caller's TMPDIR does not exist in the new root.
     packages = ("--variant=minbase", "--include=ca-certificates")
     call("debootstrap", *packages, SUITE, places.base, mirror(), environ=inside, log=log)
     if extra := _own_certificates(places.base, environ):
@@ -50,7 +50,7 @@ def make_base(places: Places, environ: dict[str, str]) -> None:
         for number, text in enumerate(extra):
             (folder / f"own-{number}.crt").write_text(text + "\n")
         call("chroot", places.base, "update-ca-certificates", environ=inside, log=log)
-    # BuildKit mounts its own over it; where there is none it makes one and removes it, which dates /etc anew.
+    # BuildKit mounts its own over this file; if missing, it creates and removes it, which changes /etc's timestamp.
     (places.base / "etc/hosts").touch()
     shutil.rmtree(places.base / "var/lib/apt/lists")
     for package in (places.base / "var/cache/apt/archives").glob("*.deb"):
@@ -63,24 +63,24 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def make_wheels(places: Places, flavour: str) -> str:
-    """Fetch what the lock names, from wherever this machine's pip fetches, import it and return the image's name.
+    """Download the lock's wheels with this machine's pip, import them as an image and return its name.
 
-    pip's configuration (index, find-links, certificates, passwords) is used here and never enters a build.
+    pip's configuration (index, find-links, certificates, passwords) is used only here and never enters a build.
     """
     places.wheels.mkdir(parents=True, exist_ok=True)
     lock = (REPOSITORY / "constraints.txt").read_text()
     names = of_the_image(locked(lock, cuda=flavour != "cpu"))
     if not any(line.startswith("torch==") for line in names):
-        raise ImagesError("constraints.txt has no torch above its section of CUDA: nothing would be in the image")
+        raise ImagesError("constraints.txt has no torch above its CUDA section: the image would lack torch")
     name = f"{WHEELS}:{flavour}-{sha256(lock.encode()).hexdigest()[:12]}"
     if has_image(places, name):
         return name
     wanted = places.state / "wheels.txt"
     wanted.write_text("\n".join(names) + "\n")
-    # pip reads a platform that it is given as it stands: one glibc left out, and its wheels are not found.
+    # pip matches given platforms literally, so every glibc version must be listed for its wheels to be found.
     platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in range(GLIBC, 4, -1)]
     call(
-        # Where nothing is installed to ask, the tools of development are among them, and may be too new for the image.
+        # of_the_image may return the whole lock, whose development tools may need a newer Python.
         *(sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"),
         "--ignore-requires-python",
         *(f"--python-version={PYTHON}", "--implementation=cp", "--abi=cp311", "--abi=abi3", "--abi=none"),
@@ -94,23 +94,23 @@ def make_wheels(places: Places, flavour: str) -> str:
 
 
 def locked(lock: str, *, cuda: bool) -> list[str]:
-    """Return the requirements of a lock, with or without the part that only torch's CUDA wheels need."""
+    """Return a lock's requirements, with or without the section that only torch's CUDA wheels need."""
     everywhere, _, only_cuda = lock.partition("# CUDA")
     text = everywhere + ("#" + only_cuda if cuda else "")
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def of_the_image(names: list[str]) -> list[str]:
-    """Return those lines of a lock that the image installs, as far as the packages installed here can tell.
+    """Return the lines of a lock that the image installs.
 
-    They are asked what they require, from the project's own requirements on. Where one that the lock names is not
-    installed here, nobody knows what it would require, and the whole lock is returned.
+    They are found by following the requirements of the packages installed here, from the project's own on. If a
+    required package of the lock is not installed here, its requirements are unknown, and the whole lock is returned.
     """
     from pip._vendor.packaging.requirements import Requirement
 
     folders = (REPOSITORY, REPOSITORY / "packages" / "slurm-lint")
     project, lint = (tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in folders)
-    # The build's own: what makes a wheel of a package that has none.
+    # setuptools builds a wheel for packages that have none.
     extras = project["optional-dependencies"]
     own = (*project["dependencies"], *lint["dependencies"])
     queue = [*own, *extras["mesh"], *extras["watch"], "setuptools", "mlxtend"]
@@ -122,14 +122,13 @@ def of_the_image(names: list[str]) -> list[str]:
         if name in wanted or name not in lines or (required.marker and not required.marker.evaluate({"extra": ""})):
             continue
         wanted[name] = lines[name]
-        if name == "mlxtend":  # Installed without what it requires.
+        if name == "mlxtend":  # Installed without its requirements.
             continue
         try:
             queue += [text for text in metadata.requires(name) or [] if "extra ==" not in text]
         except metadata.PackageNotFoundError:
-            if not name.startswith(
-                ("nvidia-", "cuda-", "triton")
-            ):  # Which require one another, and the lock names all.
+            # The CUDA packages require one another, and the lock lists them all.
+            if not name.startswith(("nvidia-", "cuda-", "triton")):
                 return names
     cuda = [line for line in names if line.startswith(("nvidia-", "cuda-", "triton")) and line not in wanted.values()]
     return [*wanted.values(), *(cuda if "triton" in lines else [])]
@@ -140,7 +139,7 @@ def _plain(name: str) -> str:
 
 
 def mirror() -> str:
-    """Return the Debian mirror that this machine installs from."""
+    """Return the Debian mirror that this machine uses."""
     for sources in (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")):
         if sources.exists() and (found := re.search(r"^(?:URIs:|deb) +(https?://\S+)", sources.read_text(), re.M)):
             return found[1]
@@ -148,7 +147,7 @@ def mirror() -> str:
 
 
 def _own_certificates(base: Path, environ: dict[str, str]) -> list[str]:
-    """Return the certificates that this machine's bundle has and Debian's does not."""
+    """Return the certificates that are in this machine's bundle but not in Debian's."""
     named = [environ[name] for name in CA_VARIABLES if environ.get(name)]
     with contextlib.suppress(ImagesError):  # pip has no such setting
         named.append(call(sys.executable, "-m", "pip", "config", "get", "global.cert").strip())

@@ -1,4 +1,4 @@
-"""The docker image, from the project's Dockerfile."""
+"""Build the docker image from the project's Dockerfile, and describe it."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from containers.shell import REPOSITORY, ImagesError, Places, answers, call
 
 
 def image_name(flavour: str) -> str:
-    """Return the image's name: the one of the documentation for the default flavour, marked for every other."""
+    """Return the image's name: noether:latest for the default flavour, noether:FLAVOUR for any other."""
     return "noether:latest" if flavour == "cu130" else f"noether:{flavour}"
 
 
@@ -22,7 +22,7 @@ def has_image(places: Places, name: str) -> bool:
 
 
 def build_image(places: Places, flavour: str, sources: dict[str, str], *, cached: bool = True) -> None:
-    """Build the image of a flavour; `sources` are further build arguments."""
+    """Build the image of a flavour; `sources` are additional build arguments."""
     client, environ = docker(places)
     words = docker_arguments(flavour, {**sources, **_local_base(places, sources)})
     call(
@@ -35,7 +35,7 @@ def build_image(places: Places, flavour: str, sources: dict[str, str], *, cached
 
 
 def docker_arguments(flavour: str, more: dict[str, str] | None = None) -> list[str]:
-    """Return the words that tell `docker build` what the Dockerfile cannot see; none holds a space."""
+    """Return the build arguments that tell `docker build` what the Dockerfile cannot see; none contains a space."""
     settings = {
         "FLAVOUR": flavour,
         "GIT_REVISION": git("describe", "--always", "--dirty", "--abbrev=12"),
@@ -44,7 +44,7 @@ def docker_arguments(flavour: str, more: dict[str, str] | None = None) -> list[s
         "CREATED": git("log", "-1", "--format=%cI"),
         "SOURCE": source(os.environ),
         "BASE_DIGEST": _found(r"^ARG BASE_IMAGE=\S+@(sha256:\w+)$", "Dockerfile"),
-        # Read by BuildKit 0.11 and newer: the time in the image's own record. Older ones write the time of the build.
+        # BuildKit 0.11 and newer use it as the image's creation time; older versions record the time of the build.
         "SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct"),
         **(more or {}),
     }
@@ -52,7 +52,7 @@ def docker_arguments(flavour: str, more: dict[str, str] | None = None) -> list[s
 
 
 def apptainer_arguments(places: Places, image: str) -> list[str]:
-    """Return the words that tell `apptainer build` which docker image a SIF is made from."""
+    """Return the build arguments that tell `apptainer build` which docker image a SIF is made from."""
     client, environ = docker(places)
     (found,) = json.loads(call(client, "image", "inspect", image, environ=environ))
     labels = found["Config"]["Labels"]
@@ -68,7 +68,7 @@ def apptainer_arguments(places: Places, image: str) -> list[str]:
 
 
 def git(*words: str) -> str:
-    """Return what git says of the working tree; "unknown" outside a repository."""
+    """Return a git command's output; "unknown" if it is empty or fails, as outside a repository."""
     try:
         return call("git", "-C", REPOSITORY, *words).strip() or "unknown"
     except ImagesError:
@@ -76,11 +76,11 @@ def git(*words: str) -> str:
 
 
 def source(environ: Mapping[str, str]) -> str:
-    """Return where the sources are: GitHub's own variables, else the clone's origin without a password."""
+    """Return the URL of the sources: from GitHub's variables, or else the clone's origin without its password."""
     if environ.get("GITHUB_REPOSITORY"):
         return f"{environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{environ['GITHUB_REPOSITORY']}"
     origin = git("config", "--get", "remote.origin.url")
-    # A folder of this machine tells nobody anything.
+    # A path on this machine would be useless to others.
     return re.sub(r"//[^/@]*@", "//", origin) if "://" in origin and not origin.startswith("file:") else "unknown"
 
 
@@ -90,7 +90,7 @@ def _found(pattern: str, path: str) -> str:
 
 
 def _local_base(places: Places, sources: dict[str, str]) -> dict[str, str]:
-    """Return the digest of a base that was made here: that of its record, for no registry has given it one."""
+    """Return the image ID of a base made here, which has no digest because it is in no registry."""
     if "BASE_IMAGE" not in sources:
         return {}
     client, environ = docker(places)
@@ -99,7 +99,7 @@ def _local_base(places: Places, sources: dict[str, str]) -> dict[str, str]:
 
 
 def layers(places: Places, name: str) -> list[tuple[int, str]]:
-    """Return the size in bytes and the Dockerfile's line of each layer that has a size, the bottom one first."""
+    """Return the size in bytes and the Dockerfile line of each non-empty layer, from the bottom up."""
     client, environ = docker(places)
     shown = call(client, "history", "--no-trunc", "--human=false", "--format={{json .}}", name, environ=environ)
     rows = [json.loads(line) for line in shown.splitlines()]
@@ -107,17 +107,17 @@ def layers(places: Places, name: str) -> list[tuple[int, str]]:
 
 
 def size(places: Places, name: str) -> int:
-    """Return the size of an image in bytes, unpacked."""
+    """Return the unpacked size of an image in bytes."""
     client, environ = docker(places)
     return int(call(client, "image", "inspect", "--format={{.Size}}", name, environ=environ))
 
 
 def variables(places: Places, flavour: str) -> str:
-    """Return lines for `eval`: how to reach the engine, the image, Apptainer and the SIF."""
+    """Return lines for `eval` that name the engine, the image, Apptainer and the SIF."""
     _, environ = docker(places)
     lines = [f"export {name}={value}" for name, value in environ.items()]
     lines.append(f"export NOETHER_IMAGE={image_name(flavour)}")
-    # Where Apptainer and the SIF are, or will be: the image may be asked for before they are made.
+    # These paths may not exist yet: the image can be used before Apptainer and the SIF are made.
     lines += [f"export PATH={places.apptainer}/bin:$PATH", f"export NOETHER_SIF={places.sif}"]
     if os.geteuid() == 0:
         lines.append("export APPTAINER_DROP_CAPS=CAP_SYS_RESOURCE")

@@ -1,18 +1,17 @@
-"""Makes the docker image and the SIF, from nothing where there is no engine and no registry.
+"""Make the docker image and the SIF, even without a container engine and a registry.
 
-    ci/images all                   every step in order; what is there already is kept
-    ci/images engine start | stop   an engine of our own, from Debian's packages (root)
-    ci/images base | wheels         what a build without registry and index needs
-    ci/images build                 the docker image, from the Dockerfile
-    ci/images apptainer             Apptainer, unpacked into the state folder (root)
-    ci/images sif                   the SIF, from the docker image
-    ci/images arguments docker | apptainer    the words that `docker build`, `apptainer build` need beside their own
-    ci/images env                   lines for `eval`: the engine, Apptainer, the image and the SIF
-    ci/images check                 what keeps this machine from running containers
-    ci/images clean                 stop the engine and remove everything that was written
+    ci/images all                   every step in order; existing results are kept
+    ci/images engine start | stop   start or stop a private engine from Debian's packages (root)
+    ci/images base | wheels         make what a build without registry and package index needs
+    ci/images build                 build the docker image from the Dockerfile
+    ci/images apptainer             unpack Apptainer into the state folder (root)
+    ci/images sif                   build the SIF from the docker image
+    ci/images arguments docker | apptainer    print the arguments to add to `docker build` or `apptainer build`
+    ci/images env                   print lines for `eval`: the engine, Apptainer, the image and the SIF
+    ci/images check                 print what prevents this machine from running containers
+    ci/images clean                 stop the private engine and remove everything that was written
 
-An engine that answers already is used as it is, and then the base is pulled and torch comes from PyPI, unless
---local is given.
+A running engine is used as it is. Then the base is pulled and torch comes from PyPI, unless --local is given.
 """
 
 import argparse
@@ -25,11 +24,11 @@ from containers.shell import ImagesError, Places, step
 
 WORDS: dict[str, tuple[str, ...]] = {"engine": ("start", "stop"), "arguments": ("docker", "apptainer")}
 CANNOT_FETCH = 3
-"""Exit code where Debian sid's packages are not to be had: CI may leave out the SIF, and nothing else."""
+"""The exit code if Debian sid's packages cannot be fetched or used; CI may then skip the SIF, but nothing else."""
 
 
 def make_engine(places: Places) -> bool:
-    """See that an engine answers; return whether it is our own."""
+    """Ensure that an engine is running; return whether it is the private one."""
     try:
         return "DOCKER_HOST" in engine.docker(places)[1]
     except ImagesError:
@@ -41,7 +40,7 @@ def make_engine(places: Places) -> bool:
 
 
 def make_image(places: Places, flavour: str, *, local: bool, cached: bool = True) -> None:
-    """Build the docker image, with a base and wheels made here where it is built `local`."""
+    """Build the docker image; if `local`, with a base and wheels made here."""
     sources = {}
     if local:
         if not build.has_image(places, base.BASE):
@@ -55,7 +54,7 @@ def make_image(places: Places, flavour: str, *, local: bool, cached: bool = True
 
 
 def main() -> None:
-    """Do what the command line says, and leave with one line where it cannot be done."""
+    """Run the command line; exit with a message if it fails."""
     try:
         _main()
     except apptainer.CannotFetchError as error:
@@ -70,18 +69,18 @@ def _main() -> None:
         description=__doc__, prog="ci/images", formatter_class=argparse.RawDescriptionHelpFormatter
     )
     default = os.environ.get("NOETHER_IMAGES_STATE", "/var/tmp/noether-images")
-    parser.add_argument("--state", type=Path, default=Path(default), help=f"folder of everything it writes ({default})")
-    parser.add_argument("--flavour", default="cu130", help="torch's build: cu130, cu126, … or cpu (cu130)")
-    parser.add_argument("--local", action="store_true", help="base and wheels made here, with an engine that answers")
-    parser.add_argument("--no-cache", action="store_true", help="build every layer anew")
+    parser.add_argument("--state", type=Path, default=Path(default), help=f"folder for all that it writes ({default})")
+    parser.add_argument("--flavour", default="cu130", help="torch build: cu130, cu126, … or cpu (cu130)")
+    parser.add_argument("--local", action="store_true", help="make base and wheels here even if an engine is running")
+    parser.add_argument("--no-cache", action="store_true", help="rebuild every layer")
     names = ("all", "engine", "base", "wheels", "build", "apptainer", "sif", "arguments", "env", "check", "clean")
     parser.add_argument("command", choices=names, metavar="COMMAND")
-    parser.add_argument("what", nargs="?", choices=sum(WORDS.values(), ()), help="of `engine` and of `arguments`")
+    parser.add_argument("what", nargs="?", choices=sum(WORDS.values(), ()), help="for `engine` and `arguments`")
     arguments = parser.parse_args()
     places, command, flavour = Places(arguments.state.absolute()), arguments.command, arguments.flavour
     os.environ["PATH"] += ":/usr/local/sbin:/usr/sbin:/sbin"
     if arguments.what not in WORDS.get(command, (None,)):
-        parser.error("engine start | stop, arguments docker | apptainer; the other commands take no word")
+        parser.error("engine start | stop, arguments docker | apptainer; the other commands take no argument")
     if command == "check":
         try:
             engine.docker(places)

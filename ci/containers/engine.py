@@ -1,6 +1,6 @@
-"""A container engine: the one that answers here, or one of our own from Debian's packages.
+"""Find the machine's running container engine, or start a private one from Debian's packages.
 
-Our own has its socket, its data and its networks in the state folder, beside any other engine of the machine.
+The private engine has its own networks, and its socket and data in the state folder, apart from any other engine.
 """
 
 import contextlib
@@ -15,23 +15,23 @@ from pathlib import Path
 from containers import firewall
 from containers.shell import ImagesError, Places, answers, call, install_packages, mounts_under
 
-# Debian's client: it fits Debian's daemon, and needs no plugin to build.
+# Debian's client matches Debian's daemon and needs no plugin to build.
 CLIENT = "/usr/bin/docker"
 PACKAGES = {CLIENT: "docker.io", "/usr/sbin/dockerd": "docker.io", "/usr/sbin/iptables": "iptables"}
 START_LIMIT_S = 60
 RULES = "firewall-before"
-"""File of the state folder with the firewall's rules before our engine started."""
+"""The file in the state folder with the firewall rules from before the private engine started."""
 STOP_LIMIT_S = 30
-# Of the private networks, one that hosts and clusters seldom use.
+# A private address range that hosts and clusters seldom use.
 OWN_NETWORKS = ("10.213.",)
 NETWORKS = ("--bip=10.213.0.1/24", "--default-address-pool=base=10.213.128.0/17,size=24")
 
 
 def docker(places: Places) -> tuple[str, dict[str, str]]:
-    """Return the client and the environment in which it reaches the engine: our own if it runs, else the machine's.
+    """Return the client and its environment for the private engine if it runs, or else for the machine's engine.
 
     Raises:
-        ImagesError: no engine answers.
+        ImagesError: no engine is running.
     """
     own = {"DOCKER_HOST": f"unix://{places.socket}", "DOCKER_BUILDKIT": "1"}
     if places.socket.exists() and answers(CLIENT, "info", environ=own):
@@ -43,7 +43,7 @@ def docker(places: Places) -> tuple[str, dict[str, str]]:
 
 
 def obstacles() -> list[str]:
-    """Say what keeps an engine of our own from starting here; empty when nothing does."""
+    """Return the reasons why a private engine cannot start here; empty if there are none."""
     if os.uname().sysname != "Linux":
         return [f"containers need Linux, this is {os.uname().sysname}"]
     if os.geteuid():
@@ -51,12 +51,12 @@ def obstacles() -> list[str]:
     if shutil.which("apt-get") is None and not Path(CLIENT).exists():
         return ["no container engine answers, and there is no apt-get to install docker.io with"]
     if not answers("unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"):
-        return ["this machine lets root mount nothing, which containers need"]
+        return ["root cannot mount file systems on this machine, which containers need"]
     return []
 
 
 def start(places: Places) -> None:
-    """Start an engine of our own; at once where it runs already."""
+    """Start the private engine unless it is running; wait until it answers."""
     install_packages(PACKAGES)
     environ = {"DOCKER_HOST": f"unix://{places.socket}"}
     if places.socket.exists() and answers(CLIENT, "info", environ=environ):
@@ -89,7 +89,7 @@ def start(places: Places) -> None:
 
 
 def stop(places: Places) -> None:
-    """End our own engine with its containers, and give the machine its firewall back."""
+    """Stop the private engine and its containers, and restore the machine's firewall rules."""
     pid = _daemon(places)
     if pid is not None:
         environ = {"DOCKER_HOST": f"unix://{places.socket}"}
@@ -102,13 +102,13 @@ def stop(places: Places) -> None:
 
 
 def remove(places: Places) -> None:
-    """Stop our own engine and remove everything that was written."""
+    """Stop the private engine and remove the state folder."""
     stop(places)
     shutil.rmtree(places.state, ignore_errors=True)
 
 
 def _daemon(places: Places) -> int | None:
-    """Return the id of our own daemon, if it is alive and is what its pid file says."""
+    """Return the private daemon's process ID from its pid file; None if that process is not this daemon."""
     with contextlib.suppress(OSError, ValueError):
         pid = int(places.daemon_pid.read_text())
         if str(places.socket) in Path(f"/proc/{pid}/cmdline").read_text():
@@ -117,7 +117,7 @@ def _daemon(places: Places) -> int | None:
 
 
 def _sweep(places: Places) -> None:
-    """End what a daemon that was killed left behind (its containerd, its shims), by id, and unmount its folders."""
+    """Kill the processes left by a killed daemon (containerd, its shims) and unmount its folders."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (folder / "cmdline").read_bytes().split(b"\0")
@@ -130,7 +130,7 @@ def _sweep(places: Places) -> None:
     shutil.rmtree(places.run, ignore_errors=True)
     if not answers("ip", "link", "show", "docker0"):
         return
-    # Left by us only where its address is ours.
+    # The bridge is the private engine's only if it has its address.
     if "10.213.0.1" in call("ip", "-o", "address", "show", "docker0"):
         answers("ip", "link", "delete", "docker0")
 

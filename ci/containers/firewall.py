@@ -1,7 +1,7 @@
-"""The machine's iptables rules: what dockerd adds to them is taken out again when our own engine stops.
+"""Remove the iptables rules that dockerd has added once the private engine stops.
 
-dockerd leaves its chains, the rules that lead to them and the policy DROP of FORWARD behind. What was there before our
-engine started is not touched, so another engine of the machine keeps its rules.
+dockerd leaves behind its chains, the rules that jump to them and FORWARD's policy DROP. Rules from before the private
+engine started are not touched, so that another engine on the machine keeps its rules.
 """
 
 import contextlib
@@ -14,42 +14,42 @@ from containers.shell import ImagesError, call
 IPTABLES = "/usr/sbin/iptables"
 TABLES = ("filter", "nat")
 DOCKER_CHAIN = re.compile(r"\bDOCKER(-\S+)?(?=\s|$)")
-# Interfaces of docker's: its default bridge, and those of networks.
+# docker's interfaces: its default bridge, and the bridges of its networks.
 DOCKER_BRIDGE = re.compile(r"\b(docker0|br-[0-9a-f]{12})\b")
 
 
 def remember(record: Path) -> None:
-    """Write down the rules that are there now, unless an earlier start has."""
+    """Save the current rules to `record`, unless an earlier start has."""
     if not record.exists():
         record.write_text("\n".join(f"{table} {line}" for table in TABLES for line in _rules(table)) + "\n")
 
 
 def restore(record: Path, networks: Sequence[str]) -> None:
-    """Take out what dockerd has added since `remember`; `networks` are beginnings of our engine's addresses."""
+    """Undo what dockerd has changed since `remember`; `networks` are prefixes of the private engine's addresses."""
     if not record.exists():
         return
     before = record.read_text().splitlines()
     for table in TABLES:
         known = {line.partition(" ")[2] for line in before if line.startswith(f"{table} ")}
         for words in undoing(known, _rules(table), networks):
-            with contextlib.suppress(ImagesError):  # Gone already: a container's rule goes with the container.
+            with contextlib.suppress(ImagesError):  # Already gone: a container's rule is removed with it.
                 call(IPTABLES, "-t", table, *words)
     record.unlink()
 
 
 def undoing(before: set[str], now: Sequence[str], networks: Sequence[str]) -> list[list[str]]:
-    """Return the arguments of iptables that turn `now` into `before` again, as far as docker made the difference.
+    """Return iptables arguments that undo docker's changes between `before` and `now`.
 
     Args:
-        before: lines of `iptables -S` before dockerd started.
-        now: such lines now, in their order.
-        networks: beginnings of the addresses of our engine's networks.
+        before: lines of `iptables -S` from before dockerd started.
+        now: the current lines of `iptables -S`, in order.
+        networks: address prefixes of the private engine's networks.
     """
     new = [line for line in now if line not in before]
     rules = [line for line in new if line.startswith("-A ") and _is_docker_s(line, networks)]
     chains = [line.split()[1] for line in new if line.startswith("-N ") and DOCKER_CHAIN.search(line)]
     policies = [line.split() for line in before if line.startswith("-P ") and line not in now]
-    # Rules first, for a chain that a rule leads to cannot be removed.
+    # Delete rules first, because a chain that a rule jumps to cannot be removed.
     deleted = [["-D", *line.split()[1:]] for line in rules]
     return [*deleted, *(["-F", chain] for chain in chains), *(["-X", chain] for chain in chains), *policies]
 

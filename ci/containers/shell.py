@@ -1,4 +1,4 @@
-"""Running a command that must succeed, saying how long a step took, and the folder in which everything lies."""
+"""Run commands, time steps, install packages, and name the paths in the state folder."""
 
 import os
 import shutil
@@ -14,12 +14,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class ImagesError(Exception):
-    """What cannot be done here, in one line."""
+    """An error to report without a traceback: something cannot be done here."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """The folder of everything that is written, and what lies where in it."""
+    """The state folder, which holds everything that is written, and the paths in it."""
 
     state: Path
 
@@ -43,10 +43,10 @@ def call(
     limit_s: float = 600,
     cwd: Path | None = None,
 ) -> str:
-    """Run a command to its end and return what it wrote; its words go to `log` too, where one is given.
+    """Run a command and return its output; also append the command and its output to `log`, if given.
 
     Raises:
-        ImagesError: it cannot be started, failed or took too long; the end of its words is in the error.
+        ImagesError: it cannot be started, failed (the message has the end of its output) or timed out.
     """
     words = [str(word) for word in command]
     try:
@@ -83,7 +83,7 @@ def answers(*command: str | Path, environ: dict[str, str] | None = None, limit_s
 
 @contextmanager
 def step(places: Places, name: str) -> Iterator[None]:
-    """Say how long a step took, on standard error and in the table of times."""
+    """Report how long a step took, on standard error and in the table of times."""
     print(f"images: {name} …", file=sys.stderr, flush=True)
     started = time.monotonic()
     yield
@@ -98,12 +98,12 @@ def install_packages(packages: dict[str, str]) -> None:
     """Install the Debian packages whose commands or files are missing.
 
     Args:
-        packages: package by the command, or the absolute path of the file, that shows that it is there.
+        packages: package names, keyed by a command or an absolute path whose presence shows the package.
     """
     missing = sorted({package for what, package in packages.items() if not is_here(what)})
     if not missing:
         return
-    # The packages' own services are not to be started on a machine that runs systemd.
+    # SYSTEMD_OFFLINE: do not start the packages' services on a machine that runs systemd.
     environ = {"DEBIAN_FRONTEND": "noninteractive", "SYSTEMD_OFFLINE": "1"}
     apt = ("apt-get", "-qq", "-oDPkg::Lock::Timeout=300")
     get = (*apt, "install", "-y", "--no-install-recommends", *missing)
@@ -113,11 +113,11 @@ def install_packages(packages: dict[str, str]) -> None:
 
 
 def is_here(what: str) -> bool:
-    """Return whether a command is on the PATH, or a file at an absolute path."""
+    """Return whether a command is on the PATH or, for an absolute path, whether the file exists."""
     return Path(what).exists() if what.startswith("/") else shutil.which(what) is not None
 
 
 def mounts_under(folder: Path) -> Sequence[str]:
-    """Return what is mounted under a folder, the deepest first."""
+    """Return the mount points under a folder, the deepest first."""
     points = (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
     return sorted((point for point in points if Path(point).is_relative_to(folder)), reverse=True)

@@ -1,10 +1,10 @@
-"""Removes what the image's packages hold and the image cannot use; run by the Dockerfile.
+"""Remove parts of the image's packages that the image cannot use; run by the Dockerfile.
 
     slim_packages.py SITE_PACKAGES
 
-VTK's modules that draw need OpenGL or X11, which the image does not have: there, they end in a segmentation fault. With
-them go the libraries that no other module is linked with. Symbol tables serve debuggers alone; programs are linked by
-another table, which stays. Needs readelf and strip (binutils).
+VTK's rendering modules need OpenGL or X11, which the image lacks: there they crash with a segmentation fault. They are
+removed, with the libraries that no other module links to. Symbol tables, which only debuggers use, are stripped; the
+dynamic symbols needed for linking stay. Needs readelf and strip (binutils).
 """
 
 import re
@@ -16,12 +16,12 @@ DRAWS = re.compile(
     r"vtk(Accelerators|Charts|Domains|Geovis|IOExport|IOFDS|IOImport|IOInfovis|ImagingOpenGL2|Infovis|Interaction"
     r"|PythonContext2D|Rendering|SerializationManager|Testing|Views|Web)"
 )
-"""Beginnings of the names of VTK's modules that draw, or are made for graphs, VTK-m and the web."""
+"""Matches the names of VTK's modules for rendering, graphs, VTK-m and the web."""
 STRIPPED = ("vtkmodules/*.so", "torch/lib/libtorch_cpu.so", "torch/lib/libtorch_python.so")
 
 
 def remove_drawing(packages: Path) -> None:
-    """Remove VTK's modules that draw, and the libraries that no other of its modules needs."""
+    """Remove VTK's rendering modules, and the libraries that no other VTK module needs."""
     folder = packages / "vtkmodules"
     libraries = {path.name: path for path in folder.glob("*.so")}
     kept: set[str] = set()
@@ -40,7 +40,7 @@ def remove_drawing(packages: Path) -> None:
 
 
 def needed_by(library: Path) -> list[str]:
-    """Return the names of the libraries that one is linked with."""
+    """Return the names of the libraries that a library is linked with."""
     shown = subprocess.run(["readelf", "--dynamic", library], check=True, capture_output=True, text=True).stdout
     return re.findall(r"\(NEEDED\).*\[(.+)\]", shown)
 

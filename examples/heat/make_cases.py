@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Solves heat conduction in boards with a chip by finite volumes, in mm and °C: make_cases.py --cases 60 [OUT].
+"""Solve heat conduction in boards with a chip by finite volumes, in mm and °C: make_cases.py --cases 60 [OUT].
 
-Needs Python with NumPy, SciPy and pyvista. A board lies in a stream of air that cools both sides; the chip on it gives
-off heat under its rectangle. Each case is OUT/DP 1/board.vtr; all numbers are in one table, as a spreadsheet with
+Needs Python with NumPy, SciPy and pyvista. A stream of air cools both sides of a board; the chip on it heats the
+rectangle under it. Case 1 is OUT/DP 1/board.vtr, and so on; all parameters are in one table, as a spreadsheet with
 decimal commas would write it.
 """
 
@@ -30,12 +30,12 @@ RANGES = {
     "Film coefficient [W/(m²·K)]": (20.0, 80.0),
     "Ambient (°C)": (15.0, 45.0),
 }
-"""Lowest and highest of each parameter; the chip's place as a part of length and width."""
+"""The lowest and highest value of each parameter; the chip's position as fractions of length and width."""
 
 
 @dataclass(frozen=True)
 class Board:
-    """The parameters of one case, in the units of `RANGES`."""
+    """The parameters of one case in the units of `RANGES`, but the chip's position in mm."""
 
     length: float
     width: float
@@ -50,7 +50,7 @@ class Board:
 
 
 def draw_boards(count: int, seed: int) -> list[Board]:
-    """Returns the first boards of a Sobol sequence: `count` more of them leave the earlier ones as they are."""
+    """Return the first `count` boards of a Sobol sequence; a higher count keeps the earlier boards."""
     power_of_two = 1 << (count - 1).bit_length()
     drawn = qmc.scale(qmc.Sobol(len(RANGES), seed=seed).random(power_of_two), *zip(*RANGES.values(), strict=True))
     drawn[:, 3] *= drawn[:, 0]
@@ -59,10 +59,10 @@ def draw_boards(count: int, seed: int) -> list[Board]:
 
 
 def solve(board: Board) -> tuple[pyvista.RectilinearGrid, float]:
-    """Returns the mesh with temperature (°C) and heat flux (W/m²) at its cells, and the highest temperature.
+    """Return the mesh with temperature (°C) and heat flux (W/m²) at its cells, and the highest temperature.
 
-    Central differences on a uniform grid. Heat leaves through top and bottom by Newton's law of cooling; what flows in
-    under the chip is shared by the area of each cell below it, so the solution changes smoothly with its place.
+    Central differences on a uniform grid. Heat leaves through top and bottom by Newton's law of cooling. The chip's
+    heat is divided by the area of each cell that it covers, so the solution changes smoothly with its position.
     """
     sides = np.array([board.length, board.width, board.thickness]) * 1e-3
     step, k = sides / CELLS, board.conductivity
@@ -102,11 +102,11 @@ def solve(board: Board) -> tuple[pyvista.RectilinearGrid, float]:
 
 
 def main() -> int:
-    """Makes all cases and their table."""
+    """Make all cases and their table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", nargs="?", type=Path, default=Path("boards"), metavar="OUT", help="default: boards")
-    parser.add_argument("--cases", type=int, default=60, help="how many cases (default 60)")
-    parser.add_argument("--seed", type=int, default=0, help="of the parameters")
+    parser.add_argument("--cases", type=int, default=60, help="number of cases (default 60)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the parameters")
     wanted = parser.parse_args()
     lines = [";".join(["Name", *RANGES, "Hot spot, max (°C)"])]
     for index, board in enumerate(draw_boards(wanted.cases, wanted.seed), 1):

@@ -1,4 +1,4 @@
-"""A parametric bluff body of the Ahmed family: its parameters, where they are drawn from, and its surface as STL."""
+"""A parametric bluff body like Ahmed's: its parameters, their ranges, and its surface as STL."""
 
 import math
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "ground_clearance": (0.04, 0.07),
     "wind_speed": (20.0, 40.0),
 }
-"""Lowest and highest value of each parameter: m, degrees for the slant angle, m/s for the wind speed."""
-ARC_STEPS = 8  # straight pieces of a quarter of the front's rounding
+"""The lowest and highest value of each parameter: in m, except degrees for the slant angle and m/s for the wind."""
+ARC_STEPS = 8  # straight segments per quarter circle of the rounded front
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,19 @@ class Body:
 
     @property
     def frontal_area(self) -> float:
-        """Frontal area (m²) of the half body that is solved."""
+        """The frontal area (m²) of the half body that is solved."""
         return self.width * self.height / 2
 
 
 def draw_bodies(count: int, seed: int = 0) -> list[Body]:
-    """Draws bodies evenly over RANGES (a scrambled Sobol sequence): a longer list begins with the shorter one."""
+    """Draw bodies evenly over RANGES (scrambled Sobol sequence); a higher count keeps the earlier bodies."""
     low, high = (np.array([bounds[side] for bounds in RANGES.values()]) for side in (0, 1))
     unit = qmc.Sobol(len(RANGES), seed=seed).random_base2(math.ceil(math.log2(max(count, 2))))[:count]
     return [Body(*(round(float(value), 6) for value in row)) for row in low + unit * (high - low)]
 
 
 def profile(body: Body) -> NDArray[np.float64]:
-    """Returns the convex side view (N, 2) in (x, z), m, clockwise seen from -y: x along the wind, z up."""
+    """Return the convex side view (N, 2) in (x, z), m, clockwise seen from -y: x along the wind, z up."""
     radius, bottom, top = body.front_radius, body.ground_clearance, body.ground_clearance + body.height
     turn = np.linspace(0, np.pi / 2, ARC_STEPS + 1)
     slant = math.radians(body.slant_angle)
@@ -64,7 +64,7 @@ def profile(body: Body) -> NDArray[np.float64]:
 
 
 def write_stl(body: Body, path: Path) -> None:
-    """Writes the closed surface of the body, with outward facing triangles, as ASCII STL."""
+    """Write the closed surface of the body as ASCII STL, with triangles that face outwards."""
     outline = profile(body)
     count = len(outline)
     left, right = (np.insert(outline, 1, side * body.width / 2, axis=1) for side in (-1, 1))

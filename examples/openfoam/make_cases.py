@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Meshes and solves cases of a parametric bluff body with OpenFOAM: make_cases.py --cases 200 --jobs 2 [OUT].
+"""Mesh and solve cases of a parametric bluff body with OpenFOAM: make_cases.py --cases 200 --jobs 2 [OUT].
 
 Needs OpenFOAM on the PATH (Debian: apt-get install openfoam) and Python with NumPy and SciPy. Each case is made in
-OUT/.making and renamed to OUT/case_0000 when it is whole, so the command can be stopped and started again at any
+OUT/.making and renamed to OUT/case_0000 (and so on) once complete, so the command can be stopped and restarted at any
 time. A case that does not converge is kept, with its logs, in OUT/failed.
 """
 
@@ -25,10 +25,10 @@ MESHING = (("blockMesh",), ("surfaceFeatureExtract",), ("snappyHexMesh", "-overw
 STEPS = (*MESHING, ("potentialFoam",), ("simpleFoam",))
 DEBIAN_PROJECT = "/usr/share/openfoam"
 DENSITY, VISCOSITY = 1.225, 1.5e-5  # kg/m³ and m²/s: air at 15 °C
-TURBULENCE_INTENSITY, TURBULENCE_LENGTH = 0.01, 0.1  # of the wind, and m
-# Levels of refinement of cells of 0.1 m: of the body's surface, of the box around body and wake, and of the one within.
+TURBULENCE_INTENSITY, TURBULENCE_LENGTH = 0.01, 0.1  # 1 and m
+# Refinement levels of 0.1 m cells: at the body's surface, in the box around body and wake, and in its inner box.
 MESHES = {"tiny": (2, 0, 1), "coarse": (3, 1, 2), "fine": (4, 2, 3)}
-STEADY_SPREAD = 0.02  # of the mean: how far drag may still move over the last hundred iterations, by default
+STEADY_SPREAD = 0.02  # default limit of drag's range over the last hundred iterations, as a share of its mean
 KEPT = ("parameters.json", "postProcessing", "constant", "system")
 
 
@@ -37,7 +37,7 @@ class CaseFailed(Exception):
 
 
 def case_values(body: Body, mesh: str, iterations: int) -> dict[str, str]:
-    """Returns what the case's dictionaries include: numbers of the body and what follows from them."""
+    """Return the values that the case's dictionaries include: the body's, the mesh's and those derived from them."""
     inlet_k = 1.5 * (TURBULENCE_INTENSITY * body.wind_speed) ** 2
     surface, near, close = MESHES[mesh]
     numbers = {
@@ -58,7 +58,7 @@ def case_values(body: Body, mesh: str, iterations: int) -> dict[str, str]:
 
 
 def write_case(folder: Path, body: Body, mesh: str, iterations: int) -> None:
-    """Writes the case: the template, the numbers that it includes, the body's surface and its parameters."""
+    """Write the case: the template, the values that it includes, the body's surface and its parameters."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(TEMPLATE, folder)
     lines = (f"{name} {value};" for name, value in case_values(body, mesh, iterations).items())
@@ -70,7 +70,7 @@ def write_case(folder: Path, body: Body, mesh: str, iterations: int) -> None:
 
 
 def run_case(folder: Path) -> None:
-    """Runs every step in the folder, with a log each. CaseFailed where one fails."""
+    """Run every step in the folder, each with its own log; raise CaseFailed if one fails."""
     environment = dict(os.environ)
     if "WM_PROJECT_DIR" not in environment and Path(DEBIAN_PROJECT).is_dir():
         environment["WM_PROJECT_DIR"] = DEBIAN_PROJECT
@@ -88,18 +88,18 @@ def _last_line(log: Path) -> str:
 
 
 def check_settled(folder: Path, allowed: float) -> float:
-    """Returns the drag coefficient; CaseFailed where it is not a number or still moves by more than is allowed."""
+    """Return the drag coefficient; raise CaseFailed if it is NaN or still varies by more than is allowed."""
     lines = (folder / "postProcessing/forceCoeffs/0/coefficient.dat").read_text().splitlines()
     drag = [float(line.split()[1]) for line in lines if line.strip() and not line.startswith("#")][-100:]
     mean = sum(drag) / len(drag)
     spread = (max(drag) - min(drag)) / max(abs(mean), 1e-9)
     if not spread <= allowed:
-        raise CaseFailed(f"drag still moves by {spread:.1%} of its mean {mean:.4g} over the last 100 iterations")
+        raise CaseFailed(f"drag still varies by {spread:.1%} of its mean {mean:.4g} over the last 100 iterations")
     return drag[-1]
 
 
 def keep_results(folder: Path, iterations: int) -> None:
-    """Deletes what nobody reads again: the initial fields, logs, and the mesh's files of the making."""
+    """Delete files that are not needed afterwards: initial fields, logs, and intermediate files of the mesh."""
     kept = {*KEPT, str(iterations)}
     for path in folder.iterdir():
         if path.name not in kept:
@@ -114,7 +114,7 @@ def keep_results(folder: Path, iterations: int) -> None:
 
 
 def make_case(out: Path, name: str, body: Body, wanted: argparse.Namespace) -> str:
-    """Makes one case as the command line wants it, and returns a line about it."""
+    """Make one case with the command line's options; return a line about it."""
     began, making = time.monotonic(), out / ".making" / name
     try:
         write_case(making, body, wanted.mesh, wanted.iterations)
@@ -133,16 +133,16 @@ def make_case(out: Path, name: str, body: Body, wanted: argparse.Namespace) -> s
 
 
 def main() -> int:
-    """Makes the cases that are not there yet; the exit code is 1 where one failed."""
+    """Make the missing cases; return 1 if a case is still missing afterwards."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", nargs="?", type=Path, default=Path("cases"), metavar="OUT", help="default: cases")
-    parser.add_argument("--cases", type=int, default=200, help="how many cases (default 200)")
-    parser.add_argument("--jobs", type=int, default=1, help="how many at a time (default 1)")
+    parser.add_argument("--cases", type=int, default=200, help="number of cases (default 200)")
+    parser.add_argument("--jobs", type=int, default=1, help="number of cases in parallel (default 1)")
     parser.add_argument("--mesh", choices=MESHES, default="coarse", help="tiny for tests, coarse, fine")
-    parser.add_argument("--iterations", type=int, default=300, help="of the solver (default 300)")
-    parser.add_argument("--spread", type=float, default=STEADY_SPREAD, help="how far drag may still move (0.02)")
-    parser.add_argument("--seed", type=int, default=0, help="of the parameters")
-    parser.add_argument("--retry", action="store_true", help="make the cases again that have failed")
+    parser.add_argument("--iterations", type=int, default=300, help="iterations of the solver (default 300)")
+    parser.add_argument("--spread", type=float, default=STEADY_SPREAD, help="allowed variation of drag (0.02)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the parameters")
+    parser.add_argument("--retry", action="store_true", help="retry failed cases")
     wanted = parser.parse_args()
     missing = [step[0] for step in STEPS if shutil.which(step[0]) is None]
     if missing:
@@ -153,13 +153,13 @@ def main() -> int:
     there = {name for name in bodies if (wanted.out / name).is_dir()}
     failed = {name for name in bodies if (wanted.out / "failed" / name).is_dir()}
     to_make = [name for name in bodies if name not in there and (wanted.retry or name not in failed)]
-    print(f"{wanted.out}: {len(there)} cases are there, {len(failed)} have failed, {len(to_make)} to make", flush=True)
+    print(f"{wanted.out}: {len(there)} cases exist, {len(failed)} have failed, {len(to_make)} to make", flush=True)
     with ThreadPoolExecutor(wanted.jobs) as jobs:
         made = [jobs.submit(make_case, wanted.out, name, bodies[name], wanted) for name in to_make]
         for done, job in enumerate(as_completed(made), 1):
             print(f"{done} of {len(to_make)}  {job.result()}", flush=True)
     not_made = [name for name in bodies if not (wanted.out / name).is_dir()]
-    print(f"{wanted.out}: {len(bodies) - len(not_made)} of {len(bodies)} cases are there", flush=True)
+    print(f"{wanted.out}: {len(bodies) - len(not_made)} of {len(bodies)} cases exist", flush=True)
     return 1 if not_made else 0
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Trains four models on solved cases and compares them: study.py CASES OUT --jobs 2.
+"""Train four models on solved cases and compare them: study.py CASES OUT --jobs 2.
 
-Prepares CASES by the ready map (75 % to train on, 10 % to validate with, 15 % to test on), trains UPT, AB-UPT,
-Transformer and Transolver from three seeds each, and fine-tunes the built-in cars' weights to twenty cases beside
-training from scratch on them. After each run OUT/figures.json, OUT/table.md and the pictures in OUT/pictures are
-written. A run takes one thread, so `--jobs` is the number of cores. The command can be stopped and started again at
-any time: what is finished is kept, and a run that was stopped goes on from its last checkpoint.
+Prepares CASES with the built-in map (75 % for training, 10 % for validation, 15 % for testing) and trains UPT, AB-UPT,
+Transformer and Transolver with three seeds each. On twenty cases it also compares fine-tuning from weights trained on
+the built-in cars with training from scratch. OUT/figures.json, OUT/table.md and the pictures in OUT/pictures are
+updated after each run. A run uses one thread, so set `--jobs` to the number of cores. The command can be stopped and
+restarted at any time: finished runs are kept, and a stopped run resumes from its last checkpoint.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from study_pictures import draw_pictures
 
 from noether.common.atomic_write import write_whole
 
-STOPPED = 75  # a run that saved everything and can go on
+STOPPED = 75  # exit code of a run that saved everything and can be resumed
 FEW = 20  # cases to fine-tune on
-# Updates of four cases that take about 200 s of one core (2.1 GHz, AMX): 0.1, 0.17, 0.22 and 0.15 s each.
+# Updates of four cases that take about 200 s on one core (2.1 GHz, AMX), at 0.1, 0.17, 0.22 and 0.15 s per update.
 UPDATES = {"upt": 2000, "ab_upt": 1200, "transformer": 900, "transolver": 1300}
 FEW_UPDATES = 600
 UNKNOWN = {"cpu": 0.0, "wall": 0.0}
@@ -47,17 +47,17 @@ ALONE = ("accelerator=cpu", "devices=1", "num_workers=0", "resume=auto")
 
 @dataclass(frozen=True)
 class Run:
-    """A run of the study: its name, what it belongs to in the table, and the words of `noether train`."""
+    """A run of the study: its name, its row in the table, and its settings for `noether train`."""
 
     name: str
     group: str
     seed: int
     words: tuple[str, ...]
-    after: str | None = None  # the run whose weights it begins with
+    after: str | None = None  # the run whose weights it starts from
 
 
 class Study:
-    """The runs of a folder, which of them are finished, and what they cost."""
+    """The runs of a study in a folder, which of them are finished, and their cost."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.out = options, options.out
@@ -66,15 +66,15 @@ class Study:
         self.children: set[int] = set()
 
     def folder(self, name: str) -> Path:
-        """The run's folder."""
+        """Return a run's folder."""
         return self.out / "runs" / name
 
     def finished(self, name: str) -> bool:
-        """Whether the run has its result."""
+        """Return whether a run has a result."""
         return (self.folder(name) / "result.json").is_file()
 
     def prepare(self) -> None:
-        """Prepares the cases once; cases that are solved later belong to another study."""
+        """Prepare the cases unless they are prepared; cases solved later are not added."""
         if not (self.prepared / "dataset.json").is_file():
             words = ["data", "prepare", str(self.options.cases), str(self.prepared), "--map", self.options.map]
             if self.call("prepare", [*words, "--skip-broken"]):
@@ -88,7 +88,7 @@ class Study:
             (self.few / "dataset.json").write_text(json.dumps(about, indent=1))
 
     def runs(self) -> list[Run]:
-        """The runs, the first seed of every model first."""
+        """Return the runs, with the first seed of every model first."""
         models = [
             self._run(f"{model}-{seed}", model, seed, self.prepared, UPDATES[model])
             for seed in range(self.options.seeds)
@@ -96,7 +96,7 @@ class Study:
         ]
         if not self.options.few:
             return models
-        # The built-in cars are made where `noether train` keeps them; it is the run of `make train`, on one core.
+        # This is the run of `make train`, on one core; it creates its data in `noether train`'s usual place.
         cars = Run("cars", "cars", 0, (*ALONE, "model=upt_small", "seed=0", *self._shortened(2412, 8)))
         tuned = []
         for seed in range(self.options.seeds):
@@ -124,25 +124,25 @@ class Study:
         )
 
     def train(self, run: Run) -> str:
-        """Trains one run to its end; returns a line about it."""
+        """Train one run to its end; return a line about it."""
         if self.stop.is_set():
             return f"{run.name}: not started"
         words = ["train", *run.words, f"output_path={self.out / 'runs'}", f"run_id={run.name}"]
         code = self.call(run.name, words)
         if code:
-            said = "stopped, and will go on" if code == STOPPED else f"FAILED with {code}"
+            said = "stopped; can be resumed" if code == STOPPED else f"FAILED with {code}"
             return f"{run.name}: {said} ({self.out / 'logs' / run.name}.log)"
         self.report()
         cost = self.costs().get(run.name, UNKNOWN)
         return f"{run.name}: {gather_run(self.folder(run.name), cost)['words']}"
 
     def call(self, name: str, words: list[str]) -> int:
-        """Runs `noether` with one thread and a log, and adds to OUT/costs.json what it took; returns its exit code."""
+        """Run `noether` with one thread and a log, and add its cost to OUT/costs.json; return its exit code."""
         log, began = self.out / "logs" / f"{name}.log", time.monotonic()
         log.parent.mkdir(exist_ok=True)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         with log.open("ab") as file:
-            # A session of its own: Ctrl-C is answered here, once, and passed on.
+            # Its own session, so that Ctrl-C reaches only this process, which passes it on once.
             child = subprocess.Popen([sys.executable, "-m", "noether", *words], stdout=file, stderr=subprocess.STDOUT,
                                      env=environment, start_new_session=True)  # fmt: skip
             self.children.add(child.pid)
@@ -160,12 +160,12 @@ class Study:
         return child.returncode
 
     def costs(self) -> dict[str, dict[str, float]]:
-        """Seconds of a processor, and of time, of each run, all its starts together."""
+        """Return each run's CPU and wall seconds, summed over its attempts."""
         path = self.out / "costs.json"
         return dict(json.loads(path.read_text())) if path.is_file() else {}
 
     def report(self) -> None:
-        """Writes the figures, the table and the pictures of what is finished."""
+        """Write the figures, the table and the pictures of the finished runs."""
         with self.lock:
             splits = json.loads((self.prepared / "dataset.json").read_text())["splits"]
             about = {"cases": {name: len(cases) for name, cases in splits.items()}, "few": self.options.few,
@@ -180,26 +180,26 @@ class Study:
                 draw_pictures(self.out / "runs", figures, self.out / "pictures")
 
     def end(self, number: int, frame: object) -> None:
-        """Asks every run to save and stop; for a signal."""
+        """Handle a signal: let every run save and stop."""
         self.stop.set()
         for child in list(self.children):
             os.kill(child, signal.SIGTERM)
 
 
 def main() -> int:
-    """Makes the runs that are not finished; 75 where the study was stopped, 1 where a run failed."""
+    """Make the unfinished runs; return 75 if the study was stopped, 1 if a run failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", type=Path, metavar="CASES", help="the folder that make_cases.py made")
-    parser.add_argument("out", type=Path, metavar="OUT", help="where the prepared cases, runs and figures go")
-    parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE", help="further settings of every run")
-    parser.add_argument("--jobs", type=int, default=1, help="how many runs at a time (default 1)")
-    parser.add_argument("--map", default="openfoam", help="the map of the cases (default: openfoam)")
-    parser.add_argument("--seeds", type=int, default=3, help="how often each is trained (default 3)")
+    parser.add_argument("cases", type=Path, metavar="CASES", help="the folder of cases from make_cases.py")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder for the prepared cases, runs and figures")
+    parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE", help="further settings for every run")
+    parser.add_argument("--jobs", type=int, default=1, help="number of runs in parallel (default 1)")
+    parser.add_argument("--map", default="openfoam", help="map of the cases (default: openfoam)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of runs per model (default 3)")
     parser.add_argument("--models", nargs="+", choices=UPDATES, default=list(UPDATES), help="default: all four")
     parser.add_argument(
-        "--few", type=int, default=FEW, help=f"cases to fine-tune on (default {FEW}; 0: no fine-tuning)"
+        "--few", type=int, default=FEW, help=f"number of cases for fine-tuning (default {FEW}; 0: none)"
     )
-    parser.add_argument("--length", type=float, default=1.0, help="share of each run's updates, for a trial")
+    parser.add_argument("--length", type=float, default=1.0, help="share of each run's updates to make, for a trial")
     options = parser.parse_intermixed_args()
     options.out.mkdir(parents=True, exist_ok=True)
     study = Study(options)
@@ -210,7 +210,7 @@ def main() -> int:
     to_make = [run for run in runs if not study.finished(run.name)]
     print(f"{options.out}: {len(runs) - len(to_make)} of {len(runs)} runs are finished", flush=True)
     failed = False
-    # What others begin with is made with the first, and what begins with it comes after all that does not.
+    # Runs that start from another run's weights come after all other runs.
     for part in ([run for run in to_make if run.after is None], [run for run in to_make if run.after is not None]):
         with ThreadPoolExecutor(options.jobs) as pool:
             for job in as_completed([pool.submit(study.train, run) for run in part]):

@@ -1,4 +1,4 @@
-"""The figures of a study: what each run's result says, the mean over the seeds, and the table in Markdown."""
+"""Compute the figures of a study: each run's results, their means over the seeds, and a Markdown table."""
 
 import json
 import os
@@ -35,7 +35,7 @@ Found = Mapping[str, Mapping[str, Any]]
 
 
 def gather_run(folder: Path, cost: Mapping[str, float]) -> dict[str, Any]:
-    """Returns a run's figures: relative L2 of each field, R² of each scalar, the baselines', cost and words."""
+    """Return a run's figures: relative L2 per field, R² per scalar, the same of the baselines, cost, a summary."""
     result = json.loads((folder / "result.json").read_text())
     fields, scalars = _errors_of(result["metrics"]), _scores_of(result["metrics"])
     baselines = {
@@ -66,7 +66,7 @@ def _scores_of(metrics: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def write_figures(out: Path, about: Mapping[str, Any], runs: Found) -> dict[str, Any]:
-    """Writes OUT/figures.json and OUT/table.md; returns what figures.json holds."""
+    """Write OUT/figures.json and OUT/table.md; return the content of figures.json."""
     figures = {**about, "cores": os.cpu_count(), "processor": _processor(), "runs": dict(runs)}
     for name, text in (("figures.json", json.dumps(figures, indent=1)), ("table.md", table(figures))):
         partial = out / f".{name}.partial"
@@ -76,7 +76,7 @@ def write_figures(out: Path, about: Mapping[str, Any], runs: Found) -> dict[str,
 
 
 def best_group(figures: Mapping[str, Any]) -> str:
-    """The model with the lowest mean error of the surface pressure, among those trained on all cases."""
+    """Return the model with the lowest mean error of the first field, of those trained on all cases."""
     errors: dict[str, list[float]] = {}
     for run in figures["runs"].values():
         if not run["group"].startswith("few-"):
@@ -85,7 +85,7 @@ def best_group(figures: Mapping[str, Any]) -> str:
 
 
 def table(figures: Mapping[str, Any]) -> str:
-    """The table in Markdown: a row for each model and baseline, mean ± standard deviation over the seeds."""
+    """Return a Markdown table with a row per model and baseline: mean ± standard deviation over the seeds."""
     runs = figures["runs"]
     groups = {group: [run for run in runs.values() if run["group"] == group] for group in GROUPS}
     fields = [name for name in FIELDS if any(name in run["fields"] for run in runs.values())]
@@ -107,9 +107,9 @@ def table(figures: Mapping[str, Any]) -> str:
     counts = figures["cases"]
     total = sum(run["cpu_minutes"] for run in runs.values())
     words = (
-        f"{counts['train']} cases to train on, {counts['validation']} to validate with, {counts['test']} to test on. "
-        f"Relative L2 error of the test cases, every point equal; R² against the solver's own coefficients; mean ± "
-        f"standard deviation over the seeds ({', '.join(_seeds(groups))}). {total:.0f} minutes of a core in all, "
+        f"{counts['train']} cases for training, {counts['validation']} for validation, {counts['test']} for testing. "
+        f"Relative L2 error of the test cases, all points weighted equally; R² against the solver's coefficients; "
+        f"mean ± standard deviation over the seeds ({', '.join(_seeds(groups))}). {total:.0f} minutes of CPU time, "
         f"{figures['jobs']} at a time on {figures['cores']} cores ({figures['processor']})."
     )
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{words}"

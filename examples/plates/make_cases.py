@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Solves plates with a hole with CalculiX, as VTU files in mm, N and MPa: make_cases.py --cases 86 --jobs 2 [OUT].
+"""Solve plates with a hole with CalculiX, as VTU files in mm, N and MPa: make_cases.py --cases 86 --jobs 2 [OUT].
 
 Needs gmsh and ccx on the PATH (Debian: apt-get install gmsh calculix-ccx), and `pip install ccx2paraview`. Each case is
-made in OUT/.making and renamed to OUT/plate_0000 when it is whole, so the command can be stopped and started again.
+made in OUT/.making and renamed to OUT/plate_0000 (etc.) once complete, so the command can be stopped and restarted.
 """
 
 import argparse
@@ -29,9 +29,9 @@ RANGES = {
     "stretch [mm]": (0.02, 0.1),
     "shear [mm]": (-0.1, 0.1),
 }
-"""Lowest and highest of each parameter; the hole's place as a part of length and width, its radius of the width."""
+"""The range of each parameter; the hole's position as fractions of length and width, its radius of the width."""
 CONVERTING = threading.Lock()
-"""ccx2paraview keeps the numbers of a mesh's nodes in a global: two conversions at once would mix two plates."""
+"""Held during a conversion: ccx2paraview keeps a mesh's node numbers in a global, so two at once would mix plates."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Plate:
     shear: float
 
     def table(self) -> dict[str, float]:
-        """Returns the parameters by the names that they have in the table of a case, with their units."""
+        """Return the parameters, keyed by their names with units as in parameters.json."""
         return dict(zip(RANGES, asdict(self).values(), strict=True))
 
 
@@ -57,7 +57,7 @@ class CaseFailed(Exception):
 
 
 def draw_plates(count: int, seed: int) -> list[Plate]:
-    """Returns the first plates of a Sobol sequence: `count` more of them leave the earlier ones as they are."""
+    """Return the first `count` plates of a Sobol sequence; a higher count keeps the earlier plates."""
     drawn = qmc.scale(qmc.Sobol(len(RANGES), seed=seed).random(count), *zip(*RANGES.values(), strict=True))
     plates = (Plate(*map(float, row)) for row in drawn)
     return [
@@ -68,7 +68,7 @@ def draw_plates(count: int, seed: int) -> list[Plate]:
 
 
 def geometry(plate: Plate, size: float) -> str:
-    """Returns the geometry in gmsh's language, with elements of about `size` mm and smaller ones at the hole."""
+    """Return the geometry in gmsh's language, with elements of at most `size` mm and smaller ones at the hole."""
     x, y, r, depth = plate.hole_x, plate.hole_y, plate.hole_radius, plate.thickness
     end = plate.length
     return f"""
@@ -89,7 +89,7 @@ Mesh.SaveGroupsOfNodes = 1;
 
 
 def analysis(plate: Plate) -> str:
-    """Returns CalculiX's input beside the mesh: clamped on the left, a stiff grip on the right that moves."""
+    """Return CalculiX's input, which includes the mesh: clamped on the left, a moving rigid grip on the right."""
     return f"""
 *INCLUDE, INPUT=solid.inp
 *NODE, NSET=GRIP
@@ -120,7 +120,7 @@ RF
 
 
 def run(folder: Path, *command: str) -> None:
-    """Runs a program in the folder, with a log. CaseFailed: it failed."""
+    """Run a program in the folder, with a log; raise CaseFailed if it fails."""
     log = folder / f"log.{command[0]}"
     with log.open("wb") as out:
         code = subprocess.run(command, cwd=folder, stdout=out, stderr=subprocess.STDOUT, timeout=600).returncode
@@ -129,7 +129,7 @@ def run(folder: Path, *command: str) -> None:
 
 
 def only_solid_elements(text: str) -> str:
-    """Returns gmsh's mesh without its surface elements, whose names CalculiX would read as elements of a shell."""
+    """Return gmsh's mesh without its surface elements, which CalculiX would read as shell elements."""
     kept, keep = [], True
     for line in text.splitlines():
         if line.startswith("*"):
@@ -140,14 +140,14 @@ def only_solid_elements(text: str) -> str:
 
 
 def reaction(folder: Path) -> dict[str, float]:
-    """Returns the total force on the clamped end, in N."""
+    """Return the total force on the clamped end, in N."""
     rows = [line.split() for line in (folder / "plate.dat").read_text().splitlines() if line.strip()]
     x, y, z = (float(word) for word in rows[-1][-3:])
     return {"reaction_x [N]": x, "reaction_y [N]": y, "reaction_z [N]": z}
 
 
 def make_case(out: Path, name: str, plate: Plate, size: float) -> str:
-    """Meshes and solves one case, and returns a line about it. CaseFailed: a program failed."""
+    """Mesh and solve one case; return a line about it; raise CaseFailed if a program fails."""
     from ccx2paraview import Converter
 
     began, folder = time.monotonic(), out / ".making" / name
@@ -172,20 +172,20 @@ def make_case(out: Path, name: str, plate: Plate, size: float) -> str:
 
 
 def main() -> int:
-    """Makes the cases that are not there yet; the exit code is 1 where one failed."""
+    """Make the missing cases; return 1 if a case failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", nargs="?", type=Path, default=Path("plates"), metavar="OUT", help="default: plates")
-    parser.add_argument("--cases", type=int, default=86, help="how many cases (default 86)")
-    parser.add_argument("--jobs", type=int, default=1, help="how many at a time (default 1)")
-    parser.add_argument("--size", type=float, default=9.0, help="of the elements, in mm (default 9)")
-    parser.add_argument("--seed", type=int, default=0, help="of the parameters")
+    parser.add_argument("--cases", type=int, default=86, help="number of cases (default 86)")
+    parser.add_argument("--jobs", type=int, default=1, help="number of cases in parallel (default 1)")
+    parser.add_argument("--size", type=float, default=9.0, help="element size in mm (default 9)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the parameters")
     wanted = parser.parse_args()
     if missing := [program for program in ("gmsh", "ccx") if shutil.which(program) is None]:
         print(f"not on the PATH: {', '.join(missing)} (Debian: apt-get install gmsh calculix-ccx)")
         return 2
     plates = {f"plate_{index:04d}": plate for index, plate in enumerate(draw_plates(wanted.cases, wanted.seed))}
     to_make = [name for name in plates if not (wanted.out / name).is_dir()]
-    print(f"{wanted.out}: {len(plates) - len(to_make)} cases are there, {len(to_make)} to make", flush=True)
+    print(f"{wanted.out}: {len(plates) - len(to_make)} cases exist, {len(to_make)} to make", flush=True)
     failed = 0
     with ThreadPoolExecutor(wanted.jobs) as jobs:
         made = {jobs.submit(make_case, wanted.out, name, plates[name], wanted.size): name for name in to_make}

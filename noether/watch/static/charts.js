@@ -1,4 +1,4 @@
-// Charts of lines over updates, all on one range of updates, and the strip of where the time goes.
+// Line charts that share one range along the x axis, and the strip that shows how time is spent.
 /* global uPlot */
 
 import { h } from "./dom.js";
@@ -7,7 +7,7 @@ import { brief, count, percent, tickText, tickTime, titled, valueText } from "./
 const HEIGHT = 228;
 const SYNC = "updates";
 
-/** Reads a colour of the page, of the theme that is shown now. */
+/** Return a colour of the page in the current theme. */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 export const RUN_COLOURS = ["accent", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"];
@@ -29,10 +29,10 @@ const PLACES = {
   epoch: { text: (at) => `epoch ${brief(at, 4)}`, more: { label: "epochs", values: (_, ticks) => ticks.map((tick) => brief(tick, 4)) } },
   seconds: { text: (at) => tickTime(at), more: { label: "time", incrs: TIMES, values: (_, ticks) => ticks.map(tickTime) } },
 };
-/** How places along the x axis are written, by what it shows. */
+/** Return how to format positions along the x axis, depending on what it shows. */
 const places = (along) => PLACES[along ?? "updates"];
 
-/** Ticks of a log axis: 1, 2 and 5 of each decade, decades alone where there are many. */
+/** Return the ticks of a log axis: more per decade on a short range, only decades on a long one. */
 function logTicks(min, max) {
   const [first, last] = [Math.floor(Math.log10(min)), Math.ceil(Math.log10(max))];
   const steps = last - first > 3 ? [1] : Math.log10(max / min) < 0.8 ? [1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9] : [1, 2, 5];
@@ -42,7 +42,7 @@ function logTicks(min, max) {
   return ticks.filter((tick) => tick >= min && tick <= max);
 }
 
-/** A chart of any number of lines, which keeps its place and size whatever it shows. */
+/** A chart of any number of lines, whose position and size do not depend on its content. */
 export class LineChart {
   constructor(metric, onRange) {
     this.metric = metric;
@@ -55,7 +55,7 @@ export class LineChart {
     new ResizeObserver(() => this.resize()).observe(this.space);
   }
 
-  /** Shows lines {label, x, y, colour, width, dash, points}. */
+  /** Show lines {label, x, y, colour, width, dash, points}. */
   show(lines, { log, low, high, along }) {
     this.along = along;
     this.lines = lines.filter((line) => line.x.length);
@@ -75,7 +75,7 @@ export class LineChart {
     this.say(null);
   }
 
-  /** Says in words what the lines show, for those who cannot see them. */
+  /** Describe the lines in words, for screen readers. */
   tell() {
     const parts = this.lines.filter((line) => !line.unsaid).map((line) => {
       const known = line.y.map((y, place) => [y, line.x[place]]).filter(([y]) => Number.isFinite(y));
@@ -122,7 +122,7 @@ export class LineChart {
     return high > low ? [low, high] : [low, low + 1];
   }
 
-  /** Writes the values under the cursor, or the last ones. */
+  /** Show the values under the cursor, or else the last ones. */
   say(index) {
     const parts = this.lines.map((line, place_) => {
       if (line.unsaid) return null;
@@ -154,7 +154,7 @@ export class LineChart {
 
 const SHARE_OF_TIME = { name: "time", title: "Share of the time", unit: "%" };
 
-/** The share of each band over the updates, one on top of the other. */
+/** A stacked chart of each part's share of the time. */
 export class TimeStrip {
   constructor(onRange) {
     this.chart = new LineChart(SHARE_OF_TIME, onRange);
@@ -169,7 +169,7 @@ export class TimeStrip {
       sum = sum.map((value, place) => value + (times.bands[name][place] ?? 0));
       return { label: name, x: times.x, y: sum, colour: BAND_COLOURS[number] };
     });
-    // From the whole downwards, each painted over the one before.
+    // Paint the largest sum first; each smaller one covers part of it.
     const stacked = lines.reverse();
     const chart = this.chart;
     chart.lines = stacked;
@@ -200,7 +200,7 @@ export class TimeStrip {
     const where = index === null || index === undefined || !times.x.length ? "" : `${places(this.chart.along).text(times.x[place])}: `;
     this.chart.value.replaceChildren(where, ...(times.x.length ? names.map((name, number) => {
       const part = h("span", { title: name }, percent(times.bands[name][place], 2));
-      part.style.setProperty("--key", `var(--${BAND_COLOURS[number] === "pale" ? "ink" : BAND_COLOURS[number]})`); // Pale.
+      part.style.setProperty("--key", `var(--${BAND_COLOURS[number] === "pale" ? "ink" : BAND_COLOURS[number]})`); // Pale would be unreadable as a key.
       return part;
     }) : []));
   }

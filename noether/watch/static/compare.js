@@ -1,4 +1,4 @@
-// The metrics of the runs that are ticked, beside each other, and the settings in which they differ.
+// The ticked runs' metrics side by side, and the settings in which they differ.
 
 import { fill, h, table } from "./dom.js";
 import { titled, valueText } from "./format.js";
@@ -33,7 +33,7 @@ export function compare(answer) {
   });
   fill("metric-tables", [runs, final, latest], () => {
     const parts = [];
-    const mark = runs.length > 1 ? "Bold: the better of each line, where one is known to be." : "";
+    const mark = runs.length > 1 ? "Bold: the best of each row, if it is known whether lower or higher is better." : "";
     if (Object.keys(final).length) parts.push(metricsTable("Final metrics", runs, final, described, mark));
     if (Object.keys(latest.values).length) parts.push(metricsTable("Last evaluation while training", runs, latest.values, described, latest.of.filter(Boolean).join("; ")));
     return parts.length ? parts : h("p", { class: "absent" }, "No evaluation yet.");

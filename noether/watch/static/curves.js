@@ -1,4 +1,4 @@
-// Which charts a page shows of the runs that are ticked, and which lines each chart has.
+// Choose the charts for the ticked runs, and the lines of each chart.
 
 import { at, h } from "./dom.js";
 import { LineChart, RUN_COLOURS } from "./charts.js";
@@ -7,7 +7,7 @@ const THEN = ["learning_rate", "samples_per_second", "gradient_norm"];
 const MACHINE = ["device_use", "cpu_cores", "memory_mib", "host_memory_mib"];
 const MOST_CHARTS = 60;
 
-/** The value at `x` on straight lines through (xs, ys), which rise; at the ends, that of the end. */
+/** Interpolate linearly between (xs, ys), with increasing xs; beyond the ends, return the end's value. */
 export function between(xs, ys, x) {
   let [low, high] = [0, xs.length - 1];
   if (x <= xs[low]) return ys[low];
@@ -20,11 +20,11 @@ export function between(xs, ys, x) {
   return ys[low] + ((x - xs[low]) * (ys[high] - ys[low])) / (xs[high] - xs[low]);
 }
 
-/** Where updates of a run lie along the axis that is shown, and which update lies at a place there. */
+/** Convert a run's update to a position on the current x axis, and back. */
 export const along = (run, way, update) => (way === "updates" || update === null || !run?.clock.x.length ? update : between(run.clock.x, run.clock[way], update));
 export const updateAt = (run, way, place) => (way === "updates" || place === null || !run?.clock.x.length ? place : between(run.clock[way], run.clock.x, place));
 
-/** The exponential moving average, free of the pull of its start, as TensorBoard and W&B have it. */
+/** Return the exponential moving average, corrected for its initial bias as in TensorBoard and W&B. */
 export function smoothed(values, weight) {
   let last = 0;
   let sum = 0;
@@ -36,7 +36,7 @@ export function smoothed(values, weight) {
   });
 }
 
-/** The charts, those at the top first: loss, what says most, learning rate, pace; the machine's; then all others. */
+/** Group the charts: at the top loss, headline metrics, learning rate and speed; then the machine's; then the rest. */
 function order(names, described) {
   const has = (wanted) => wanted.filter((name) => names.has(name));
   const top = [...has(["loss"]), ...[...names].filter((name) => described[name].headline), ...has(THEN)];
@@ -51,7 +51,7 @@ export class Curves {
     at("more").addEventListener("toggle", () => this.redraw());
   }
 
-  /** Shows runs, each {key, name, curves, described, clock}; `colours` gives each run's place in the palette. */
+  /** Show runs, each {key, name, curves, described, clock}; `colours` maps a run's key to its palette index. */
   show(runs, colours, view) {
     this.last = [runs, colours, view];
     const lines = new Map();
@@ -63,13 +63,13 @@ export class Curves {
         const isTraining = split === "training";
         const one = runs.length === 1;
         const thin = isTraining && metric === "loss";
-        const ofTraining = thin || split === "epoch"; // The latter are means over one.
+        const ofTraining = thin || split === "epoch"; // The split "epoch" has training means over one epoch.
         const line = {
           label: `${one ? "" : `${run.name}, `}${split}${weights ? `, ${weights}` : ""}`, x: x.map((update) => along(run, view.along, update)), y,
           colour: one ? (ofTraining ? "muted" : selected ? "accent" : "second") : RUN_COLOURS[colours.get(run.key) % RUN_COLOURS.length],
           faded: thin && !one && 0.75, width: thin ? 1 : 1.75,
           dash: selected ? undefined : [5, 4], points: !isTraining && x.length < 60,
-          unsaid: !one && chief.has(metric) && !isChief(curve), // Of several runs, one value each.
+          unsaid: !one && chief.has(metric) && !isChief(curve), // With several runs, state only one value per run.
         };
         if (!lines.has(metric)) lines.set(metric, []);
         if (view.smoothing > 0 && y.length > 3) lines.get(metric).push({ ...line, faded: 0.25, width: 1, points: false, unsaid: true }, { ...line, y: smoothed(y, view.smoothing), points: false });
@@ -110,7 +110,7 @@ export class Curves {
       const swatch = h("i", { class: `swatch line ${kind}` });
       swatch.style.setProperty("--key", `var(--${colour})`);
       return h("span", {}, swatch, text);
-    }), ...(one ? [] : [h("span", { class: "note" }, "thin: training loss; with points: validation; dashed: weights that are not selected")]));
+    }), ...(one ? [] : [h("span", { class: "note" }, "thin: training loss; with points: validation; dashed: other weights than the selected ones")]));
   }
 
   redraw() {

@@ -1,6 +1,6 @@
-// The pieces of the page are made here, from text only: nothing of a run can become markup.
+// Build the page's elements from text only, so that nothing in a run can become markup.
 
-/** Returns an element. Attributes that are false, null or undefined are left out; functions become listeners. */
+/** Create an element. Attributes that are false, null or undefined are left out; functions become listeners. */
 export function h(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -12,10 +12,10 @@ export function h(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** Returns the element with an id. */
+/** Return the element with an id. */
 export const at = (id) => document.getElementById(id);
 
-/** Sets a text where it differs, so that a selection in it stays. */
+/** Set an element's text only if it differs, so that a selection in it is kept. */
 export function put(node, text) {
   const element = typeof node === "string" ? at(node) : node;
   const wanted = text === "" || text === null || text === undefined ? "\u00a0" : String(text);
@@ -24,7 +24,7 @@ export function put(node, text) {
 
 const shown = new WeakMap();
 
-/** Fills an element anew where its data differs from the last time. */
+/** Refill an element only if its data has changed since the last call. */
 export function fill(node, data, make) {
   const element = typeof node === "string" ? at(node) : node;
   const text = JSON.stringify(data);
@@ -33,7 +33,7 @@ export function fill(node, data, make) {
   element.replaceChildren(...[make(data)].flat().filter(Boolean));
 }
 
-/** Keeps one child for each item, by key, so that the focus stays where it is; `update` writes what has changed. */
+/** Keep one child per item, matched by key, so that the focus is kept; `update` updates a child's content. */
 export function keyed(parent, items, keyOf, create, update) {
   const before = new Map([...parent.children].filter((child) => child.dataset.key).map((child) => [child.dataset.key, child]));
   let place = null;
@@ -53,7 +53,7 @@ export function keyed(parent, items, keyOf, create, update) {
   for (const child of before.values()) child.remove();
 }
 
-/** Returns a table of a head and rows of cells; a cell is a text, an element, or {text, kind, title, value}. */
+/** Create a table from a head and rows of cells; a cell is a text, an element, or {text, kind, title, value}. */
 export function table(head, rows, kind = "") {
   const cell = (tag, content) => {
     if (content instanceof Node) return h(tag, {}, content);
@@ -67,7 +67,7 @@ export function table(head, rows, kind = "") {
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map((one) => cell("td", one)))))));
 }
 
-/** Returns a list of names and values; values that are null are left out. */
+/** Create a list of names and values; empty values are left out. */
 export function facts(entries) {
   return h("dl", { class: "facts" }, entries.filter(([, value]) => value !== null && value !== undefined && value !== "")
     .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));

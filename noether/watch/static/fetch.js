@@ -1,8 +1,8 @@
-// Asks the program behind the page.
+// Fetch data from the server, noether watch.
 
 export class Gone extends Error {}
 
-/** Returns the JSON at an address of this page; raises Gone where nothing answers there any more. */
+/** Return the JSON at an address; throw Gone if the server no longer answers. */
 export async function fetchJson(address, signal) {
   let answer;
   try {

@@ -1,16 +1,16 @@
-// How numbers and times are written.
+// Format numbers and times.
 
 const EN_DASH = "–";
 const plain = new Intl.NumberFormat("en-GB");
 
-/** A value by `toFixed` or `toExponential`, but a tie goes to the even digit, as in Python. */
+/** Format by `toFixed` or `toExponential`, but round ties to even, as in Python. */
 function rounded(value, way, decimals) {
   const [exact, power] = value[way](100).split("e");
   const cut = exact.slice(0, exact.indexOf(".") + 1 + decimals);
   return /^50*$/.test(exact.slice(cut.length)) && /[02468]$/.test(cut) ? [cut, power].join(power ? "e" : "") : value[way](decimals);
 }
 
-/** A number with so many significant digits, as `number_text` of `common/numbers.py` writes it. */
+/** Format a number with `digits` significant digits, like `number_text` of `common/numbers.py`. */
 export function number(value, digits = 4) {
   if (typeof value !== "number" || !Number.isFinite(value)) return EN_DASH;
   const [mantissa, power] = rounded(value, "toExponential", digits - 1).split("e");
@@ -21,33 +21,33 @@ export function number(value, digits = 4) {
   return Number(`${mantissa}e${power}`).toLocaleString("en-GB", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
 }
 
-/** A number without the zeros at its end, for ticks and shares. */
+/** Format a number without trailing zeros, for ticks and shares. */
 export const brief = (value, digits = 3) => number(value, digits).replace(/(\.\d*?)0+(e|$)/, "$1$2").replace(/\.(e|$)/, "$1");
 
 export const count = (value) => (typeof value === "number" ? plain.format(value) : EN_DASH);
 
 export const percent = (value, digits = 3) => (typeof value === "number" && Number.isFinite(value) ? `${brief(100 * value, digits)}\u202f%` : EN_DASH);
 
-/** A share of 1, as `percent_text` of `common/numbers.py` writes it. */
+/** Format a share of 1 as a percentage, like `percent_text` of `common/numbers.py`. */
 function share(value) {
   if (typeof value !== "number" || !Number.isFinite(value)) return EN_DASH;
   const size = Math.abs(value);
   return `${value === 0 || (size >= 1e-4 && size < 1e4) ? rounded(100 * value, "toFixed", 2) : number(100 * value, 3)}\u202f%`;
 }
 
-/** A metric's value as precise as any other, without its unit but for the sign of a percentage; a score is never rounded up to 1. */
+/** Format a metric's value without its unit, except for the percent sign; a score below 1 is never rounded up to 1. */
 export function valueText(metric, value) {
   if (metric.score && value >= 0.99995 && value < 1) return Math.min(value, 1 - 1e-6).toFixed(6);
   return metric.unit === "%" ? share(value) : number(value);
 }
 
-/** A tick of a metric's axis. */
+/** Format a tick of a metric's axis. */
 export const tickText = (metric, value) => (metric.unit === "%" ? percent(value, 3) : brief(value));
 
-/** A metric's title with its unit. */
+/** Return a metric's title with its unit. */
 export const titled = (metric) => { const text = `${metric.title[0].toUpperCase()}${metric.title.slice(1)}`; return metric.unit && metric.unit !== "%" ? `${text}, ${metric.unit}` : text; };
 
-/** A stretch of time at an axis: 30 s, 5 min, 2 h. */
+/** Format a time at an axis: 30 s, 5 min, 2 h. */
 export const tickTime = (seconds) => (seconds < 120 ? `${brief(seconds)} s` : seconds < 7200 ? `${brief(seconds / 60)} min` : `${brief(seconds / 3600)} h`);
 
 export function duration(seconds) {
@@ -59,7 +59,7 @@ export function duration(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
-/** How long ago, in one unit: it stands in little room. */
+/** Format how long ago a time was, in one unit because there is little space. */
 export function ago(then, now) {
   if (typeof then !== "number") return EN_DASH;
   const seconds = Math.max(0, Math.round(now - then));

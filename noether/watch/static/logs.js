@@ -1,4 +1,4 @@
-// The end of one rank's log, which grows as the file does.
+// The end of one rank's log, updated as the file grows.
 
 import { at, h } from "./dom.js";
 import { fetchJson } from "./fetch.js";
@@ -7,7 +7,7 @@ const MOST_CHARACTERS = 400000;
 let of = "";
 let next = null;
 
-/** Offers the ranks that have a log. */
+/** List the ranks that have a log. */
 export function logRanks(run) {
   const wanted = run.ranks.filter((rank) => rank.has_log).map((rank) => rank.rank);
   const select = at("log-rank");
@@ -17,7 +17,7 @@ export function logRanks(run) {
   if (wanted.includes(Number(before)) && before !== "") select.value = before;
 }
 
-/** Reads on. A log that was replaced by a shorter one begins anew. */
+/** Append the log's new text. Start again if a shorter log has replaced it. */
 export async function readLog(key, signal) {
   const rank = at("log-rank").value;
   const box = at("log");

@@ -1,4 +1,4 @@
-// The page: which runs are ticked, which one is looked at, and asking for news of them once a second.
+// The page: keep track of the ticked runs and the one in focus, and poll for updates once a second.
 
 import { at, fill, h, keyed, put } from "./dom.js";
 import { along, Curves, updateAt } from "./curves.js";
@@ -51,7 +51,7 @@ function look(key) {
   if (old) state.ticked = state.ticked.filter((one) => one !== old);
   state.focus = key;
   if (!state.ticked.includes(key)) tick(key, true);
-  if (old) state.said = `${nameOf(key)} takes the place of ${nameOf(old)}: ${MOST_OVERLAID} runs are overlaid at most.`;
+  if (old) state.said = `${nameOf(key)} takes the place of ${nameOf(old)}: at most ${MOST_OVERLAID} runs can be overlaid.`;
   remember();
   drawAll();
   call();
@@ -59,11 +59,11 @@ function look(key) {
 
 function tick(key, on) {
   const isRefused = on && isFull(key);
-  state.said = isRefused ? `${nameOf(key)} is not overlaid: ${MOST_OVERLAID} runs are at most. Untick one first.` : "";
+  state.said = isRefused ? `${nameOf(key)} is not overlaid: at most ${MOST_OVERLAID} runs can be. Untick one first.` : "";
   if (!isRefused) state.ticked = [...state.ticked.filter((one) => one !== key), ...(on ? [key] : [])];
   if (!state.ticked.length) state.ticked = [key];
   if (!state.ticked.includes(state.focus)) state.focus = state.ticked[0];
-  // A run keeps its colour for as long as it is ticked.
+  // A run keeps its colour while it is ticked.
   for (const one of state.colours.keys()) if (!state.ticked.includes(one)) state.colours.delete(one);
   for (const one of state.ticked) {
     if (state.colours.has(one)) continue;
@@ -111,7 +111,7 @@ function drawList() {
     button.children[2].firstElementChild.style.width = `${100 * Math.min(1, share)}%`;
     button.title = run.why;
   });
-  put("runs-note", state.said ? state.said : state.listed.length ? `Tick up to ${MOST_OVERLAID} runs to overlay their curves; press a name to look at that run.` : "No runs here yet; they appear as they start.");
+  put("runs-note", state.said ? state.said : state.listed.length ? `Tick up to ${MOST_OVERLAID} runs to overlay their curves; press a name to look at that run.` : "No runs here yet; they appear when they start.");
 }
 
 function drawCurves() {
@@ -163,7 +163,7 @@ async function news(signal) {
   let isReading = false;
   for (const run of answer.runs) {
     if (run.curves) {
-      if ([state.low, state.high].join() !== range) run.version = "";  // Another stretch was chosen meanwhile.
+      if ([state.low, state.high].join() !== range) run.version = "";  // The range has changed meanwhile: fetch again.
       state.curves.set(run.key, run);
       isNew = true;
       isReading ||= run.reading < 1;
@@ -181,7 +181,7 @@ async function news(signal) {
     compare(await fetchJson(`api/compare?runs=${keys.join(",")}`, signal));
     state.compared = keys.join();
   }
-  // Another run may have been chosen meanwhile: the ranks that are offered are still those of this one.
+  // If another run was chosen meanwhile, the list of ranks is still this run's.
   if (state.focus === focus) await readLog(focus, signal);
   return isReading;
 }
@@ -228,7 +228,7 @@ function setUp() {
   at("settings-find").addEventListener("input", drawDetails);
   at("find")?.addEventListener("input", drawList);
   document.addEventListener("visibilitychange", () => call());
-  // Charts are painted in the theme's colours.
+  // Redraw, because charts use the theme's colours.
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCurves);
   fill("keys", [], () => []);
   follow();

@@ -1,10 +1,10 @@
-// What is known of one run: at a glance, ranks, attempts, checkpoints, plan, settings.
+// The panels on one run: overview, ranks, attempts, checkpoints, plan, settings.
 
 import { at, facts, fill, h, keyed, put, table } from "./dom.js";
 import { ago, brief, clock, count, duration, number, percent, valueText, words } from "./format.js";
 import { BAND_COLOURS, RUN_COLOURS } from "./charts.js";
 
-/** Metrics such as ["surface_pressure", "5.18%"], the first one large. */
+/** Show metrics such as ["surface_pressure", "5.18%"], the first one large. */
 function lines(node, note, shown, rest) {
   const spaced = (text) => text.replace("%", "\u202f%");
   const [first, ...others] = shown ?? [];
@@ -52,7 +52,7 @@ function tiles(run) {
   put("tile-pace-note", `samples${pace.device_use === null ? "" : `, device busy ${valueText({ unit: "%" }, pace.device_use)}`}`);
   const slow = pace.slowest ?? run.time?.slowest;
   put("tile-slowest", slow && slow.rank !== undefined ? `rank ${slow.rank}` : run.ranks.length === 1 ? "one rank" : "–");
-  put("tile-slowest-note", slow && slow.rank !== undefined ? `${slow.host ?? ""}, ${percent(slow.behind, 2)} behind the others` : run.ranks.length === 1 ? "nobody to wait for" : "");
+  put("tile-slowest-note", slow && slow.rank !== undefined ? `${slow.host ?? ""}, ${percent(slow.behind, 2)} behind the others` : run.ranks.length === 1 ? "no other rank to wait for" : "");
   put("tile-sign", ago(run.last_sign, run.now));
   const first = run.ranks.find((rank) => rank.host);
   put("tile-sign-note", first ? `${run.ranks.length} ${run.ranks.length === 1 ? "rank" : "ranks"} on ${[...new Set(run.ranks.map((rank) => rank.host).filter(Boolean))].slice(0, 3).join(", ")}` : "");
@@ -98,9 +98,9 @@ export function plan(run) {
         ["length", known.length && `${count(known.length.total_updates)} ${known.length.total_updates === 1 ? "update" : "updates"}, ${count(known.length.updates_per_epoch)} an epoch`],
         ["data", known.data && Object.entries(known.data).map(([split, size]) => `${count(size)} ${split}`).join(", ")],
         ["model", known.model && `${known.model.kind}, ${count(known.model.parameters)} parameters`],
-        ["meeting at", known.endpoint && `${known.endpoint.host}, port ${known.endpoint.port || "chosen at the start"}`],
+        ["rendezvous", known.endpoint && `${known.endpoint.host}, port ${known.endpoint.port || "chosen at launch"}`],
       ]),
-      h("h3", {}, "Because"), facts(Object.entries(known.reasons ?? {}).map(([name, reason]) => [words(name), String(reason)])),
+      h("h3", {}, "Reasons"), facts(Object.entries(known.reasons ?? {}).map(([name, reason]) => [words(name), String(reason)])),
     ]);
   }
   const wanted = at("settings-find").value.trim().toLowerCase();
@@ -109,7 +109,7 @@ export function plan(run) {
   fill("environment", run.environment, (all) => facts(Object.entries(all).map(([name, value]) => [words(name), value])));
 }
 
-/** Bars of the last lines' time for each run, and the seconds of each rank once a run has ended. */
+/** Show how each run's last log lines spent their time and, once a run has ended, each rank's seconds. */
 export function time(runs, colours) {
   fill("time-bars", runs.map((run) => [run.name, run.pace.bands]), () => runs.filter((run) => Object.keys(run.pace.bands).length).map((run) => {
     const bar = h("div", { class: "bar", role: "img", "aria-label": Object.entries(run.pace.bands).map(([name, share]) => `${name} ${percent(share, 2)}`).join(", ") });

@@ -1,4 +1,4 @@
-// The pictures of a run, and one of them in full.
+// The pictures of a run, and the viewer that enlarges one.
 
 import { at, fill, h, put } from "./dom.js";
 
@@ -31,13 +31,13 @@ export function setUpViewer() {
 const drawn = (event) => event.target.parentElement.classList.add("drawn");
 const failed = (event) => event.target.parentElement.classList.add("failed");
 
-const seenOf = (rows) => [...rows.values()][0][0][0].seen; // All rows of a group are of one field.
+const seenOf = (rows) => [...rows.values()][0][0][0].seen; // All rows of a group show the same field.
 
 export function pictures(run) {
   listed = run.pictures;
   base = `api/run/${run.key}`;
   fill("picture-groups", [run.key, listed], () => {
-    if (!listed.length) return h("p", { class: "absent" }, "Pictures appear here once an evaluation has kept fields, or image files lie in the run's folder.");
+    if (!listed.length) return h("p", { class: "absent" }, "Pictures appear here once an evaluation has saved fields, or if the run's folder contains image files.");
     const groups = new Map();
     listed.forEach((picture, number) => {
       const group = groups.get(picture.group) ?? groups.set(picture.group, new Map()).get(picture.group);

@@ -1,4 +1,4 @@
-// The table of all runs: sorted by a setting or a metric, filtered by words and comparisons, and as CSV.
+// The table of all runs: sort by a setting or a metric, filter by words and comparisons, save as CSV.
 
 import { at, fill, h, put } from "./dom.js";
 import { count, titled, valueText } from "./format.js";
@@ -6,7 +6,7 @@ import { count, titled, valueText } from "./format.js";
 const state = { rows: [], described: {}, listed: [], by: "", down: false, look: () => {} };
 const COMPARED = /^(.+?)(<=|>=|!=|=|<|>)(.*)$/;
 
-/** The columns of a table: the run itself, its headline metrics, and the settings in which runs differ. */
+/** Return the table's columns: the run, its headline metrics, and the settings in which runs differ. */
 function columns() {
   const headlines = Object.values(state.described).filter((metric) => metric.headline || metric.name === "loss");
   const there = headlines.filter((metric) => state.rows.some((row) => typeof row.metrics[metric.name] === "number"));
@@ -21,7 +21,7 @@ function columns() {
 
 const asNumber = (value) => (value === null || value === "" ? NaN : Number(value));
 
-/** Whether a run has every word of a filter in its row, or fits its comparisons: "model.kind=upt loss<0.1 baseline". */
+/** Return whether a row contains a filter's words and meets its comparisons: "model.kind=upt loss<0.1 baseline". */
 function fits(row, all, words) {
   return words.every((word) => {
     const found = COMPARED.exec(word);
@@ -68,7 +68,7 @@ export function drawRuns() {
   sayBelow();
 }
 
-/** Says how many rows lie below the edge of the table's box. */
+/** Show how many rows are below the edge of the table's box. */
 function sayBelow() {
   const edge = at("runs-table").getBoundingClientRect().bottom;
   const below = [...at("runs-table").querySelectorAll("tbody tr")].filter((row) => row.getBoundingClientRect().bottom > edge + 1).length;
@@ -82,7 +82,7 @@ function sort(name) {
   drawRuns();
 }
 
-/** Asks for the table, where it is open or about to be. */
+/** Fetch the table's rows and draw them. */
 export async function readRuns(fetchJson, signal, listed) {
   const answer = await fetchJson("api/table", signal);
   const about = new Map(listed.map((run) => [run.key, run]));

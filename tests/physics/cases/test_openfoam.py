@@ -181,5 +181,5 @@ def test_the_draft_of_solved_plates_is_prepared_as_it_is(plates: Path, tmp_path:
 
 def test_cases_that_are_there_are_not_made_again(plates: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in plates.rglob("*.vtu")}
-    assert "4 cases are there, 0 to make" in make_plates(plates)
+    assert "4 cases exist, 0 to make" in make_plates(plates)
     assert {path: path.stat().st_mtime_ns for path in plates.rglob("*.vtu")} == before

@@ -312,7 +312,7 @@ def test_the_median_and_the_worst_of_the_finite_errors_are_one_number_each(run: 
     texts = Page(render_report(replace(without_cases(run), arrays=arrays))).texts
     assert choose_cases(errors)[1] == ("median", 1, list(errors).index(0.3))
     assert "Median 30.00\u202f%, worst 40.00\u202f% of 4 cases" in texts["distributions"]
-    assert "worst unseen40.00\u202f% (surface pressure)" in texts["use"]
+    assert "worst unseen case40.00\u202f% (surface pressure)" in texts["use"]
 
 
 def cases_alone(run: ReportedRun) -> ReportedRun:

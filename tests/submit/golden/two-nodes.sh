@@ -27,7 +27,7 @@ rm -f "$run/stopped.json"
 output=$(readlink "/proc/$$/fd/1" | sed 's/["\\]/\\&/g')
 mkdir -p "$run" && printf '{"job": "%s", "output": "%s"}\n' "$SLURM_JOB_ID" "$output" > "$run/.job.json" &&
     mv "$run/.job.json" "$run/job.json"
-# The update of the newest checkpoint, or nothing; of each start, whatever ends it, `starts` keeps what it found.
+# Print the newest checkpoint's update, or nothing. `starts` gets a line per start with the update that it found.
 newest() {
     ls "$run/checkpoints" 2>/dev/null | sed -n 's/^update-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1
 }
@@ -53,7 +53,7 @@ trap - TERM
 update=$(newest)
 saved="everything is saved in $run, up to update $update"
 [ -n "$update" ] || saved="nothing is saved in $run yet"
-# How many starts in a row, including this one, found what there is now; and one more for the line that is compared.
+# How many of the last starts found the newest update that exists now, plus 1 for the added line itself.
 stalled=$({ cat "$run/starts" 2>/dev/null; echo "$SLURM_JOB_ID $update"; } | uniq -c | tail -n 1 | sed 's/^ *\([0-9]*\).*/\1/')
 if [ -e "$run/cancelled" ]; then
     echo "noether: cancelled; $saved"

@@ -1,1 +1,1 @@
-"""A surrogate of one's own: data set, model and task."""
+"""Your own surrogate model: data set, model and task."""

@@ -1,4 +1,4 @@
-"""The data set: rods that cool. Replace the class by one that reads your simulations."""
+"""The data set: cooling rods. Replace the class by one that reads your simulations."""
 
 import numpy as np
 import torch
@@ -12,15 +12,15 @@ POSITIONS = np.linspace(0.0, LENGTH, 65)  # m
 
 
 def temperatures(amplitudes: NDArray, diffusivity: NDArray, time: float) -> NDArray:
-    """Solve the heat equation exactly: each sine decays by itself.
+    """Solve the heat equation exactly: each sine decays independently.
 
     Args:
-        amplitudes: of the sines at the start, in K above the ends, shape (rods, modes).
-        diffusivity: in m²/s, shape (rods, 1).
-        time: since the start, in s.
+        amplitudes: initial amplitudes of the sines in K, relative to the ends, shape (rods, modes).
+        diffusivity: diffusivity in m²/s, shape (rods, 1).
+        time: time since the start in s.
 
     Returns:
-        The temperatures at POSITIONS, in K above the ends, shape (rods, positions).
+        The temperatures at POSITIONS in K, relative to the ends, shape (rods, positions).
     """
     wave_numbers = MODES * np.pi / LENGTH
     decayed = amplitudes * np.exp(-diffusivity * wave_numbers**2 * time)
@@ -28,10 +28,10 @@ def temperatures(amplitudes: NDArray, diffusivity: NDArray, time: float) -> NDAr
 
 
 class Rods:
-    """Rods of steel to copper, whose ends are kept at one temperature.
+    """Rods with diffusivities from steel's to copper's, whose ends are kept at the same temperature.
 
-    noether calls the class once for each split ("train", "test"; a part of the training samples is held back for
-    validation) and asks it for `len` and for samples by number. `root` is the setting dataset_root, for data on disk.
+    noether creates the class once per split ("train", "test"; part of the training samples is held back for
+    validation) and calls `len` and `[index]` on it. `root` is the setting dataset_root, for data on disk.
 
     A sample: `initial` (65,), in K; `diffusivity` (1,), in m²/s; `later` (65,), in K, after TIME.
     """

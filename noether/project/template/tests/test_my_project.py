@@ -1,4 +1,4 @@
-"""The data are a solution of the heat equation, and a short training learns it."""
+"""The data solve the heat equation, and a short training learns to predict them."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def test_the_temperatures_solve_the_heat_equation() -> None:
     curvature = (now[2:] - 2 * now[1:-1] + now[:-2]) / spacing**2
     rate = (after - before)[1:-1] / 2
     assert np.allclose(rate, 1e-4 * curvature, rtol=0.02, atol=1e-6)
-    assert np.allclose(now[[0, -1]], 0.0), "the ends are kept at one temperature"
+    assert np.allclose(now[[0, -1]], 0.0), "the ends stay at the same temperature"
 
 
 def test_the_first_mode_decays_by_its_rate() -> None:
