@@ -25,7 +25,7 @@ from noether.runs.folder import CHECKPOINT, UPDATE, RunFolder, checkpoint_paths
 from noether.runs.records import is_count, mapping, number, parse_object, read_metrics
 
 FORMAT = 4
-"""Format version in meta.json. Every other is refused, including 2 and 3, which no release wrote."""
+"""Format version in meta.json. Every other version is refused, including 2 and 3, which no release wrote."""
 
 META = "meta.json"
 WEIGHTS = {"ema": "ema.safetensors", "raw": "model.safetensors"}
@@ -44,9 +44,9 @@ class DamagedCheckpoint(RequestError):
 class CheckpointFolder:
     """One checkpoint on disk. Everything read from it is verified first.
 
-    known: a cache of the files read so far, with the content of meta.json and the SHA-256 of the others. It is passed
-        on with the checkpoint, also to other processes, so that each host reads each file only once. A file that has
-        changed since is read again.
+    known: a cache of the files read so far: the content of meta.json, and the SHA-256 of each other file. The cache is
+        passed on with the checkpoint, also to other processes, so that each host reads each file only once. A file that
+        has changed since then is read again.
     """
 
     path: Path
@@ -62,7 +62,7 @@ class CheckpointFolder:
         return dict(self._once(META, self._checked_meta)[1])
 
     def _once(self, name: str, read: Callable[[Path], Any]) -> tuple[StampedFile, Any]:
-        """Return a file and the result of `read` for it, which is called only if no current result is in `known`."""
+        """Return a file and the result of calling `read` on it; call `read` only if `known` has no current result."""
         if name not in self.known or not self.known[name][0].is_unchanged():
             try:
                 before = stamped(self.path / name)  # First, so that a change during the read is detected later.
@@ -102,7 +102,7 @@ class CheckpointFolder:
         return None
 
     def check(self, fix: str = "", *, whole: bool = True) -> None:
-        """Raise DamagedCheckpoint, with `fix` as the line to type instead, if `damage` finds any."""
+        """Raise DamagedCheckpoint, with `fix` as the line to type instead, if `damage` finds any damage."""
         if (damage := self.damage(whole)) is not None:
             raise self._damaged(damage, fix)
 
@@ -148,7 +148,7 @@ class CheckpointFolder:
             "checkpoint-of-another-program",
             f"checkpoint {self.path} is intact, but does not fit this program: noether or your code has changed since",
             seen=f"{seen}\nwritten by noether {made.get('noether')}, revision {made.get('git_revision')}",
-            expected="what this program writes with these settings",
+            expected="a checkpoint that this program wrote with these settings",
             fix=f"resume=null run_id=ANOTHER_NAME {weights}      (a new run, from the weights of this one)",
         )
 
@@ -194,7 +194,7 @@ def no_intact_checkpoint(folder: Path) -> RequestError:
 
 
 def _loss(row: Mapping[str, Any], better: Any) -> float:
-    """Return the selection metric, negated if higher is better, so that lower is better; infinity if there is none."""
+    """Return the selection metric, negated if higher is better, so that lower is better; infinity if it is missing."""
     metric = number(row, "metric")
     return math.inf if metric is None else -metric if better == "higher" else metric
 
@@ -202,7 +202,7 @@ def _loss(row: Mapping[str, Any], better: Any) -> float:
 def ranked(checkpoints: Iterable[CheckpointFolder]) -> list[CheckpointFolder]:
     """Sort checkpoints: unreadable ones first, because each may have been the best; then by metric, the best first.
 
-    Of equal ones, the earlier comes first. Checkpoints without a metric come last, the newest first.
+    Of checkpoints with equal metrics, the earlier comes first. Those without a metric come last, the newest first.
     """
 
     def rank(checkpoint: CheckpointFolder) -> tuple[float, int]:
@@ -224,7 +224,7 @@ def newest_update(folder: Path) -> int:
 def selected_checkpoint(folder: Path, warn: Warn, *, whole: bool = True) -> CheckpointFolder:
     """Return the checkpoint that represents a run: the best on the validation split, else the newest.
 
-    Skip damaged checkpoints and report them to `warn`; report better ones that are missing, too. whole: as for
+    Skip damaged checkpoints and report them to `warn`, as well as better checkpoints that are missing. whole: as for
     `newest_intact`. RequestError: the run has no intact checkpoint.
     """
     ordered = ranked(list_checkpoints(folder))
@@ -272,7 +272,7 @@ def write_checkpoint(
         # Replace an earlier checkpoint of this update, which may lack the result of an evaluation that was cut short.
         writer.publish(partial, final)
     except BaseException as error:
-        shutil.rmtree(partial, ignore_errors=True)  # On a full disk, others need the space.
+        shutil.rmtree(partial, ignore_errors=True)  # On a full disk, other writes need the space.
         if isinstance(error, OSError):
             say_if_forbidden(writer)
         raise
@@ -306,7 +306,7 @@ def _meta_digest(meta: dict[str, Any]) -> str:
 
 
 def prune_checkpoints(folder: Path, keep: int, writer: Writer = UNFENCED) -> None:
-    """Remove the checkpoints that `choose_to_prune` picks, checking only meta.json, and leftovers of failed writes."""
+    """Remove leftovers of failed writes, and what `choose_to_prune` picks by checking meta.json alone."""
     for checkpoint in choose_to_prune(folder, keep, lambda one: one.damage(whole=False) is not None):
         writer.drop(checkpoint.path)
     remove_leftovers(folder)
@@ -315,7 +315,7 @@ def prune_checkpoints(folder: Path, keep: int, writer: Writer = UNFENCED) -> Non
 def choose_to_prune(folder: Path, keep: int, is_damaged: Callable[[CheckpointFolder], bool]) -> list[CheckpointFolder]:
     """Return the checkpoints to remove: all except the newest `keep` intact ones and the best intact one.
 
-    If none is intact, return none, because one may still be repaired.
+    If no checkpoint is intact, return an empty list, because a damaged one may still be repaired.
     """
     found = list_checkpoints(folder)
     intact = [one for one in found if not is_damaged(one)]

@@ -29,7 +29,7 @@ def begin_with(model: nn.Module, weights: StampedFile | None, patterns: tuple[st
 def load_initial(model: nn.Module, file: StampedFile) -> list[str]:
     """Copy the tensors whose names and shapes match into a model; return a report in lines, counts first.
 
-    file: from `named_weights`. RequestError: it is unreadable, has changed since it was verified, or no tensor matches.
+    file: from `named_weights`. RequestError: it is unreadable, was changed after its verification, or nothing matches.
     """
     path = file.path
     try:

@@ -23,7 +23,7 @@ BEST = "      (the best that is intact)"
 def named_checkpoint(folder: RunFolder, name: str | None, fix: str, *, whole: bool = True) -> CheckpointFolder:
     """Return a verified checkpoint of a run; whole=False verifies meta.json alone.
 
-    name: best, latest or a checkpoint's name; None means best. The best is never replaced by another checkpoint.
+    name: best, latest or a checkpoint's name; None means best. If the best one is damaged, no other is used instead.
     fix: the line to type to use another checkpoint, with {} for its name.
     RequestError: there is no such checkpoint, or it is damaged.
     """

@@ -50,7 +50,7 @@ class ResumeRule(Enum):
     REFUSED = "makes it a different run; refused unless accept_changes names the key"
 
 
-# The entry of a setting itself decides, or else that of its nearest parent section.
+# A setting's own entry decides; without one, the entry of its nearest parent section does.
 RULES = {
     "accelerator": (ResumeRule.ANNOUNCED, "other devices round differently; the order of samples continues"),
     "devices": (ResumeRule.ALLOWED, "another number of ranks keeps the order of samples"),
@@ -122,7 +122,7 @@ def compare_configs(before: Mapping[str, Any], now: RunConfig) -> list[Change]:
 
     A setting missing from `before`, the checkpoint's settings, is from a newer version; assume its default there.
     """
-    with suppress(ValidationError, RequestError):  # From a version with other settings: compare it as stored.
+    with suppress(ValidationError, RequestError):  # If another version wrote it, compare it as stored.
         before = RunConfig.model_validate(before).model_dump(mode="json")
     old, new = dict(flat(before)), dict(flat(now.model_dump(mode="json")))
     keys = [*new, *(key for key in old if key not in new)]
@@ -145,7 +145,7 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
     """Return a line for each change that the user should know about.
 
     accept: keys or sections that the user has accepted; "all" accepts every key. RequestError: some changes are
-    refused; it lists them with the reasons and the line that accepts them.
+    refused; the error lists these changes with the reasons, and the line that accepts them.
     """
     refused = [one for one in changes if one.rule is ResumeRule.REFUSED and not is_accepted(one.key, accept)]
     if refused:
@@ -184,9 +184,9 @@ class ResumeTarget:
     It is created once, by the process responsible for rank 0, and passed to all ranks. The checkpoint is verified, or
     only its meta.json if `find_target` was called with whole=False.
 
-    attempts: number of attempts at the run when this was decided. If another attempt starts before this one takes the
-        folder, the checkpoint may no longer be the newest.
-    lease: this attempt's right to write there; None if nothing will be written.
+    attempts: number of attempts at the run when the target was chosen. If another attempt starts before this one takes
+        the folder, the checkpoint may no longer be the newest.
+    lease: this attempt's right to write to the folder; None if nothing will be written.
     changes: a line for each relevant setting that has changed since the checkpoint.
     """
 
@@ -230,7 +230,7 @@ def _find(config: RunConfig, warn: Warn, whole: bool) -> ResumeTarget:
     if config.resume is None:
         folder = RunFolder(output / (config.run_id or new_run_id()))
         attempts, holder = attempts_so_far(folder), read_attempt(folder)
-        # Also refuse an attempt that may be alive: this host cannot check another host's.
+        # Also refuse if an attempt may be alive: this host cannot check processes on another host.
         if folder.holds_work() or (holder is not None and holder.alive() is not False):
             raise RequestError(
                 "run-exists",
@@ -301,8 +301,8 @@ def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = Fal
     """Resume a run from its newest intact checkpoint; `may_begin`: start it instead if it has never saved one."""
     attempts = attempts_so_far(folder)
     recover_replaced(folder.checkpoints)
-    # If every checkpoint is damaged or gone, do not start over, which would hide what may still be repaired. Check this
-    # first, so that a checkpoint that another attempt saves in the meantime is found below.
+    # If every checkpoint is damaged or gone, do not start over: that would hide checkpoints that may still be repaired.
+    # Check this first, so that a checkpoint that another attempt saves in the meantime is found below.
     told = (row["kind"] for row in read_metrics(folder.metrics))
     begins = not list_checkpoints(folder.checkpoints) and "checkpoint" not in told
     checkpoint = newest_intact(folder.checkpoints, warn, whole=whole)
@@ -336,10 +336,10 @@ def _begun_as(folder: RunFolder) -> Path | None:
 
 
 def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequence[str], run: str) -> list[str]:
-    """Return a line if a run resumes with other data than its checkpoint's, and the settings accept that.
+    """Return a line if a run resumes with data that differ from its checkpoint's, and the settings accept that.
 
-    `now`: the data of this start, by `data_identity`. RequestError: they differ, and `accept_changes` has neither
-    dataset nor all.
+    now: the data of this attempt, from `data_identity`. RequestError: the data differ, and `accept_changes` contains
+    neither "dataset" nor "all".
     """
     before = mapping(meta, "data") or now
     if before == now:
@@ -349,7 +349,7 @@ def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequ
         for data in (now, before)
     )
     if not is_accepted("dataset", accepted):
-        raise RequestError("resume-other-data", f"the data are not what {run} was trained on", expected=expected,
+        raise RequestError("resume-other-data", f"the data differ from what {run} was trained on", expected=expected,
                            seen=f"{seen} (training and test)",
                            fix="dataset_root=FOLDER      (the folder of the previous data)\n"
                            f"'accept_changes=[{','.join([*accepted, 'dataset'])}]'      (continues with these data; "

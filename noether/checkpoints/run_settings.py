@@ -38,8 +38,8 @@ def run_settings(
 ) -> tuple[SettingsLayer, RunConfig]:
     """Return a run's settings, as a layer and validated, from its config.yaml, which every attempt writes.
 
-    If it cannot be read, use the verified settings in `checkpoint` (None: RequestError). With `resumes`, also use those
-    if config.yaml has changes that a resumed run refuses: the attempt that wrote it saved nothing.
+    If it cannot be read, use the verified settings in `checkpoint` (None: RequestError). With `resumes`, also use these
+    if config.yaml has changes that a resumed run refuses: the attempt that wrote config.yaml saved nothing.
     """
     refused: list[str] = []
     try:
@@ -67,7 +67,7 @@ def say_of_settings(text: str) -> None:
 
 
 def load_run_config(overrides: Sequence[str], hp: str | None) -> RunConfig:
-    """Compose a run's configuration, on top of the settings of the run that `resume` names. RequestError: as both."""
+    """Compose a run's configuration on the base of `rebase_on_run`. RequestError: as `rebase_on_run`, `load_config`."""
     return load_config(*rebase_on_run(overrides, hp))
 
 
@@ -114,13 +114,13 @@ def rebase_on_run(
     except RequestError as error:
         raise RequestError(
             "own-settings-unreadable", f"the settings of {folder.path} cannot be read", seen=error.summary,
-            expected=f"{folder.config} as the run wrote it",
+            expected=f"{folder.config}, unmodified",
             fix=f"--hp FILE {resume_word(folder.path)}      (the settings that the run was started with)",
         ) from None  # fmt: skip
     if not own.own_code(submits=submits).keys() <= {str(value) for value in typed.values()}:
         fix = f"{again}      (after reading that file)"
         approved_code(folder, own, layer.file or folder.config, trust=False, fix=fix, trains=True, submits=submits)
-    if typed["resume"] == "latest":  # If the run was moved, its own output_path would find another.
+    if typed["resume"] == "latest":  # If the run was moved, its own output_path would find another run.
         words.append(f"resume={override_value(str(folder.path))}")
     return ["accept_changes=[]", *words], layer
 
@@ -140,7 +140,7 @@ def _typed(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _resumed(typed: Mapping[str, Any], words: Sequence[str]) -> tuple[RunFolder | None, str | None]:
-    """Return the folder and the checkpoint that `resume` names, which may not exist; None for what it does not name."""
+    """Return the run folder and the checkpoint's name in `resume`, which need not exist; None for each not named."""
     named = typed.get("resume")
     if not isinstance(named, str) or named == "auto":
         return None, None
@@ -178,7 +178,7 @@ class ChosenModel:
 class WantedModel:
     """A request for a model of a run.
 
-    checkpoint: None for the one in `run` (RUN/checkpoints/NAME), else the best. weights: None for EMA if present.
+    checkpoint: its name; None for the name in `run` (RUN/checkpoints/NAME), else the best. weights: None: EMA if any.
     """
 
     run: str
@@ -208,7 +208,7 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
 
 
 def run_here(config: RunConfig, target: str, request: Any) -> int:
-    """Run one worker on this machine, ignoring the ranks of any surrounding job or launcher: those are for training."""
+    """Run one worker on this machine, ignoring the ranks of any surrounding job or launcher, which are for training."""
     kept = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
     visible = {name: value for name, value in os.environ.items() if name in kept}
     plan = plan_run(config, environ=visible, facts=NOTHING_KNOWN)

@@ -1,4 +1,4 @@
-"""The state that a run needs to resume bit for bit: weights, EMA weights, optimiser, scaler, random states."""
+"""The state from which a run resumes bit for bit: weights, EMA weights, optimiser, scaler, random states."""
 
 import copy
 import json
@@ -61,8 +61,8 @@ class Progress:
     rows: number of rows in the history, not counting those written after their checkpoint.
     evaluations_without_improvement: number of consecutive evaluations without a better selection metric.
     ended: whether a callback has ended the run.
-    followed: selection metrics passed to a schedule that follows them (torch's ReduceLROnPlateau).
-    evaluation_pending: whether a stop cut short the evaluation due at this update, so that a resumed run does it first.
+    followed: the selection metrics passed so far to a schedule that depends on them (torch's ReduceLROnPlateau).
+    evaluation_pending: whether a stop cut short the evaluation due at this update; a resumed run first repeats it.
     """
 
     updates: int = 0
@@ -182,8 +182,8 @@ def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:
     """Restore a task's statistics of the training split."""
     with checkpoint.loading("task.json") as path:
         content = parse_object(path.read_bytes())
-        # After an accepted change of settings, a task may keep other entries. Entries that both have must agree in
-        # structure, first with the state fitted here, then with the state after loading.
+        # After an accepted change of settings, a task may have other entries. Entries in both the checkpoint and the
+        # task must agree in structure, first with the state fitted here, then with the state after loading.
         for fitted in (True, False):
             known = {key: value for key, value in json.loads(json.dumps(task.state())).items() if key in content}
             here, there = set(_shapes(known)), set(_shapes({key: content[key] for key in known}))
@@ -212,8 +212,8 @@ PROGRESS = TypeAdapter(
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters and buffers of a model by name.
 
-    A state_dict may hold more (get_extra_state): neuraloperator's models store their options there, Transformer
-    Engine's their scaling factors. Checkpoints hold tensors only; a resumed run reports the rest.
+    A state_dict may hold more (get_extra_state): neuraloperator's models store their options there, and Transformer
+    Engine's models their scaling factors. Checkpoints hold tensors only; a resumed run reports what is left out.
     """
     return {name: value.detach() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
@@ -262,7 +262,7 @@ def _load_optimizer(state: TrainingState, tensors: dict[str, Tensor]) -> None:
         raise ValueError(f"the model has no parameter of {first_of(sorted(strange), 5)}")
     # Keep counters ("step") where torch creates them: on the CPU, unless the optimiser is fused or capturable.
     counts_on_device = any(state.optimizer.defaults.get(option) for option in ("fused", "capturable"))
-    needed = getattr(state.optimizer, "needed_state", None)  # A user's optimiser does its own checks.
+    needed = getattr(state.optimizer, "needed_state", None)  # A user's own optimiser checks its state itself.
     for name, parameter in names.items():
         prefix = f"{name}/"
         named = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

@@ -83,7 +83,7 @@ def render_checkpoints(rows: Sequence[CheckpointRow]) -> Table:
 def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, yes: bool, as_json: bool) -> int:
     """List a run's checkpoints, verify them, or remove old ones; return the exit code.
 
-    It is FAILED if a verified checkpoint is damaged and not removed. RequestError: no such run, or contradictory flags.
+    The exit code is FAILED if a checkpoint is found damaged and not removed. RequestError: no such run, or wrong flags.
     """
     folder = existing_run(run)
     if (keep is not None or yes) and not prune:

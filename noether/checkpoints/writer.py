@@ -125,10 +125,10 @@ class Written:
 class CheckpointWriter:
     """Writes snapshots in a background thread, on rank 0 only.
 
-    At most one snapshot is being written, so that memory holds only one copy of the state. If the disk refuses it,
-    that is reported and training continues; the next checkpoint that is due is the next attempt.
-    folder: the run's checkpoint folder. keep: how many of the newest to keep. writer: renames new checkpoints and
-    removes old ones, if it holds the lease. before_rename: called in the thread before a rename; raises to prevent it.
+    Only one snapshot is written at a time, so that memory holds only one copy of the state. If the disk refuses a
+    snapshot, the error is reported and training continues; the next due checkpoint is the next try.
+    folder: the run's checkpoint folder. keep: how many of the newest checkpoints to keep. writer: renames and removes
+    checkpoints if it holds the lease. before_rename: called in the thread before a rename; an exception prevents it.
     """
 
     refused: OSError | None = None
@@ -146,8 +146,8 @@ class CheckpointWriter:
         self.updates = self._size = 0
         self._started = time.monotonic()
         self._work: SimpleQueue[tuple[Snapshot, bool] | None] = SimpleQueue()
-        # Start it once, so that no thread is needed in the middle of a run; as a daemon, so that a disk that never
-        # answers does not keep a failed process alive.
+        # Start the thread now, so that none has to be started in the middle of a run. It is a daemon, so that a disk
+        # that never answers does not keep a failed process alive.
         self._thread = threading.Thread(target=self._serve, name="checkpoint", daemon=True)
         try:
             self._thread.start()
@@ -162,7 +162,7 @@ class CheckpointWriter:
         return self._idle.wait(limit_s)
 
     def on_its_way(self) -> str:
-        """Describe in a phrase which update's snapshot is being written, and since when."""
+        """Describe in a phrase the snapshot that is being written: its update, and for how long it has been written."""
         seconds = time.monotonic() - self._started
         return f"that of update {self.updates} has been on its way to the disk for {seconds:.0f} s"
 
@@ -175,7 +175,7 @@ class CheckpointWriter:
         self._work.put((snapshot, last))
 
     def write_last(self, snapshot: Snapshot) -> NoetherError | None:
-        """Write the last snapshot, with retries, and read it back; return the error that prevents this, or None."""
+        """Write the last snapshot, with retries, and read it back; return the error if that fails, else None."""
         for number in range(LAST_TRIES):
             if number:
                 time.sleep(LAST_PAUSE_S)
@@ -283,9 +283,9 @@ class Saver:
     def save(self, state: TrainingState, metric: float | None, *, leaving: bool) -> None:
         """Copy the state between two updates and have it written. Every rank calls this.
 
-        If the previous checkpoint is still being written, skip this one with a warning; but the best one so far and the
-        last of all wait instead. Set `best_metric`, on every rank, to the best metric among the checkpoints that were
-        kept. If the disk refused the best one, its metric does not count, so that the next better one is selected.
+        If the previous checkpoint is still being written, skip this one with a warning; but wait if this is the best so
+        far or the run's last. Set `best_metric`, on every rank, to the best metric among the checkpoints that were
+        kept. If the disk refused the best checkpoint, its metric is ignored, so that a later one can be selected.
         metric: the selection metric measured at this update, or None.
         leaving: whether this is the run's last checkpoint. Then return, on every rank, only once it is written and read
             back, or raise NoetherError on every rank if that fails.
@@ -312,8 +312,8 @@ class Saver:
     def _has_room(self, writer: CheckpointWriter, progress: Progress, metric: float | None, leaving: bool) -> bool:
         """Return whether a snapshot may be taken now; for the last or best checkpoint, block until it may.
 
-        The best one is never skipped: its state will not recur, so otherwise the speed of the disk would decide with
-        which weights the run ends.
+        The best checkpoint is never skipped: its state will not recur, so the speed of the disk would otherwise decide
+        with which weights the run ends.
         """
         is_best = self.selected_by.is_better(metric, progress.best_metric)
         if not (leaving or is_best or writer.wait(0)):

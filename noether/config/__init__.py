@@ -1,1 +1,1 @@
-"""Composes the configuration from YAML, validates it and dumps it. Never imports torch."""
+"""Compose the configuration from YAML, validate it and dump it. Never imports torch."""

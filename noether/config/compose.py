@@ -45,7 +45,7 @@ def load_config(overrides: Sequence[str] = (), hp: SettingsFile = None) -> RunCo
 def load_sweep(overrides: Sequence[str], hp: str | None, verb: str) -> tuple[list[list[str]], list[RunConfig]]:
     """Return the overrides and the configuration of each run of a sweep; `verb` is the command that was typed.
 
-    RequestError: as `expand_sweep` and `load_config`, or `resume` names one run, which cannot suit every run.
+    RequestError: as `expand_sweep` and `load_config`, or `resume` names one run, which not every run can resume.
     """
     expanded = expand_sweep(overrides, verb)
     configs = [load_config(words, hp) for words in expanded]
@@ -65,13 +65,13 @@ def compose_settings(overrides: Sequence[str] = (), hp: SettingsFile = None) -> 
 def compose_layers(overrides: Sequence[str], hp: SettingsFile) -> list[SettingsLayer]:
     """Return the settings of the files and, last, of the command line: the lowest layer first.
 
-    If a layer sets another kind of a section, or another length of the run, that section or length is removed from the
-    lower layers.
+    If a layer sets a new `kind` of a section, that section is removed from the lower layers. If it sets the length of
+    the run in another unit, the length is removed from the lower layers.
     """
     known: dict[str, Any] | None = None
     if isinstance(hp, SettingsLayer):
         assert hp.file is not None
-        known, primary = hp.settings, hp.file.resolve()  # It has been read already, so its name does not matter.
+        known, primary = hp.settings, hp.file.resolve()  # The file has been read already, so its name does not matter.
     else:
         primary = primary_file(hp)
     path = SearchPath(tuple(dict.fromkeys((primary.parent, configs_folder()))))

@@ -1,4 +1,4 @@
-"""Settings of the time for which the ranks of a run wait for each other."""
+"""Settings for how long the ranks of a run wait for each other."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Explanations of settings that the schema refuses: the value seen, the values expected, the line to change.
+"""Explain which settings the schema refuses: the value found, the values expected, and the line to change.
 
 A table holds other programs' names for settings; further suggestions are derived from the schema.
 """
@@ -50,7 +50,7 @@ class Suggestion(NamedTuple):
 
 @cache
 def other_words() -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
-    """Return the tables of `other_words.txt`: our line for each word, and (pattern, value) pairs by setting."""
+    """Return the tables of `other_words.txt`: noether's line for each foreign word, and (pattern, value) pairs."""
     lines, values = dict[str, str](), dict[str, list[tuple[str, str]]]()
     for row in re.sub(r"\n +", " ", Path(__file__).with_name("other_words.txt").read_text("utf-8")).splitlines():
         if (parts := row.partition(" <- "))[1]:
@@ -78,7 +78,7 @@ MOST_EXPLAINED = 30
 
 
 def sections_at(key: str, kinds: Kinds = UNKNOWN, root: type[BaseModel] = RunConfig) -> list[type[BaseModel]]:
-    """Return the sections that a dotted name may be, of every kind if its kind is unknown; "" is the top level."""
+    """Return the sections to which a dotted name may refer: all kinds if its kind is unknown; "" is the top level."""
     sections = [root]
     parts = key.split(".") if key else []
     while parts and sections:
@@ -124,7 +124,7 @@ def members_of(annotation: Any) -> list[Any]:
 def resolve_value(setting: str, typed: str, kinds: Kinds = UNKNOWN) -> str | None:
     """Return the value to type for a setting instead of another program's value or a number with its unit.
 
-    None if none is known. The schema may still refuse the value: not every number may be 0.
+    None if no such value is known. The schema may still refuse the value, because some numbers may not be 0.
     """
     for pattern, value in other_words()[1].get(setting, ()):
         if match := re.fullmatch(pattern, typed, re.IGNORECASE):
@@ -154,9 +154,9 @@ def resolve_value(setting: str, typed: str, kinds: Kinds = UNKNOWN) -> str | Non
 
 
 def resolve_alias(key: str, value: str, kinds: Kinds = UNKNOWN, verb: str = "") -> Suggestion | None:
-    """Return the line for another program's setting `key`, or for the same setting in another section; None: neither.
+    """Return the line for another program's setting `key`, or for a setting of this name in another section, or None.
 
-    `verb` is the command; the table may have words for that command only.
+    verb: the command that was typed; some words in the table apply to one command only.
     """
     section, _, name = key.rpartition(".")
     name = name.replace("-", "_")
@@ -188,7 +188,7 @@ def _letters(name: str) -> str:
 
 
 def _set(setting: str, typed: str, key: str, kinds: Kinds, remark: str) -> Suggestion:
-    """Return the override of a setting with the value that was meant, or else with its default."""
+    """Return an override that sets a setting to the value that was meant or, if that is unknown, to its default."""
     value, default = resolve_value(setting, typed, kinds), default_of(fields_of(setting, kinds))
     written = as_override(default) if value is None else as_typed(value)
     return Suggestion(f"leave {key} out" if value is default is None else f"{setting}={written}", remark)
@@ -210,7 +210,7 @@ def refusal_of(error: ValidationError, settings: Mapping[str, Any]) -> RequestEr
 
 
 def _accepted(refused: RequestError, key: str, settings: Mapping[str, Any], kinds: Kinds) -> RequestError:
-    """Return the refusal of `key` with a fix that the schema accepts; if it refuses the fix, use that error's fix."""
+    """Return the refusal of `key` with a fix that the schema accepts: if it refuses a fix, use that refusal's fix."""
     trial, fix = deepcopy(dict(settings)), ""
     try:
         override = parse_override(*shlex.split(re.split(r" {6}|\n", refused.fix)[0]))
@@ -316,10 +316,10 @@ def _unknown_key(key: str, value: Any, kinds: Kinds) -> RequestError:
     spelled, lines = _spelled(key, kinds) + rest, lines_for(f"{typed.replace('.', '/')}/{as_text(value)}")
     if rest and _is_setting(spelled, kinds):
         meant = Suggestion(f"{spelled}={as_typed(given)}")
-    elif not rest and key in settings(kinds):  # One name with dots, in a file.
+    elif not rest and key in settings(kinds):  # A dotted name in a file.
         meant = Suggestion(key.replace(".", ": {") + f": {given}" + "}" * key.count("."), "nested, in its file")
     meant = meant or resolve_alias(spelled if rest else typed, given, kinds)
-    group = resolve_alias(key, "VALUE", kinds) if rest and not meant else None  # A setting of another section.
+    group = resolve_alias(key, "VALUE", kinds) if rest and not meant else None  # It may be in another section.
     for other in (group.setting + rest if group else "", _spelled(typed, kinds)):
         option = resolve_value(other, given, kinds) if other in SECTIONS else given
         if not meant and option and _is_setting(other, kinds):

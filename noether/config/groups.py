@@ -26,7 +26,7 @@ def our_groups() -> dict[str, list[str]]:
 
 
 def lines_for(word: str) -> list[str]:
-    """Return the overrides that choose the options a word or path may name: quick, upt.yaml, configs/model/upt."""
+    """Return overrides that choose the options that a word or path may mean: quick, upt.yaml, configs/model/upt."""
     name = word.removesuffix(".yaml").removesuffix(".yml").removeprefix("configs/").rstrip("/")
     found = [(group, one) for group, options in our_groups().items() for one in options]
     lines = [

@@ -10,8 +10,8 @@ from noether.common.suggest import nearest
 from noether.config.section import flat
 from noether.config.yaml_reader import DEEPEST
 
-# What `${oc.env:NAME}` may read. Otherwise a settings file from somebody else could copy any secret in the environment
-# into the run's names and files.
+# The variables that `${oc.env:NAME}` may read. If it could read all, a settings file from somebody else could copy any
+# secret in the environment into the run's names and files.
 ALLOWED = (
     "USER", "LOGNAME", "HOME", "HOSTNAME", "PWD", "TMPDIR", "SCRATCH", "WORK", "DATA", "PROJECT",
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PBS_JOBID", "PBS_JOBNAME", "LSB_JOBID", "LSB_JOBNAME",
@@ -20,14 +20,14 @@ ALLOWED_PREFIXES = ("SLURM_", "NOETHER_")
 NEVER = ("NOETHER_RUN_KEY", "SLURM_JWT")
 
 MOST_MADE = 20_000
-"""The most values after interpolation, a long text counting as several: twice those of the largest file."""
+"""The most values after interpolation, where a long text counts as several: twice as many as the largest file has."""
 Place = tuple[str | int, ...]
 
 
 def interpolated(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with every `${…}` replaced. OmegaConf's resolvers are not used: any code may register one.
 
-    RequestError: `${…}` names no setting, itself, or a variable that may not be read, or it cannot be parsed.
+    RequestError: a `${…}` cannot be parsed, or names an unknown setting, itself, or a variable that may not be read.
     """
     walk = _Interpolation(settings)
     return {name: walk.replaced(value, (name,)) for name, value in settings.items()}
@@ -100,7 +100,7 @@ def _variable(name: str, args: Sequence[Any], args_str: Sequence[str]) -> Any:
     if name != "oc.env" or not variable or len(args) > 2:
         expected = "${SETTING}, ${oc.env:NAME} or ${oc.env:NAME,DEFAULT}"
         raise RequestError(
-            "unknown-resolver", f"settings have no {seen}", seen=seen, expected=expected, fix="the value itself"
+            "unknown-resolver", f"settings cannot use {seen}", seen=seen, expected=expected, fix="the value itself"
         )
     if not (variable in ALLOWED or variable.startswith(ALLOWED_PREFIXES)) or variable in NEVER:
         raise RequestError(

@@ -42,14 +42,14 @@ def primary_file(hp: str | Path | None) -> Path:
 
 
 def as_yaml(path: Path) -> str:
-    """Return the command that makes a YAML file of one with another suffix: JSON is valid YAML, TOML is not."""
+    """Return the command that makes a YAML file from a file with another suffix: JSON is valid YAML, TOML is not."""
     source, target = shlex.quote(str(path)), shlex.quote(str(path.with_suffix(".yaml")))
     convert = "import sys, tomllib, yaml; yaml.safe_dump(tomllib.load(sys.stdin.buffer), sys.stdout)"
     return f"python -c '{convert}' < {source} > {target}" if path.suffix == ".toml" else f"mv {source} {target}"
 
 
 def file_meant(hp: str) -> str:
-    """Return the line for a misspelled settings file: with its suffix, correctly spelled, or one of our options."""
+    """Return the line for a misspelled settings file: its name with suffix or corrected, or an option of ours."""
     typed, path = Path(hp), Path(hp).expanduser().resolve()
     beside = [file.name for file in path.parent.glob("*.y*ml") if file.is_file()] if path.parent.is_dir() else []
     if near := next((one for one in (path.name, f"{path.name}.yaml") if one in beside), nearest(path.name, beside)):
@@ -119,7 +119,7 @@ class SearchPath:
         return sorted({file.stem for folder in self.folders for file in (folder / group).glob("*.yaml")})
 
     def find(self, name: str, besides: Sequence[Path] = ()) -> Path | None:
-        """Return the file of `group/option`; None if there is none except those in `besides`."""
+        """Return the file of `group/option`, ignoring the files in `besides`; None if there is no such file."""
         files = (folder / f"{name}.yaml" for folder in self.folders)
         return next((file for file in files if file.is_file() and file not in besides), None)
 
@@ -158,7 +158,7 @@ class _Entry(NamedTuple):
 
 @dataclass
 class _Walk:
-    """One walk through all lists, from their ends, so that the last of several choices for a group is seen first."""
+    """A walk through all lists, from their ends, so that it meets the last of several choices for a group first."""
 
     primary: Path
     path: SearchPath
@@ -213,9 +213,9 @@ class _Walk:
         return found[::-1]
 
     def _defaults(self, content: dict[str, Any], file: Path) -> list[Any]:
-        """Remove and return the `defaults` list of a file; the list of train.yaml for a settings file without one.
+        """Remove and return a file's `defaults` list; for a settings file without a list, return that of train.yaml.
 
-        That list then leaves out each section whose `kind` the file sets, since it sets the whole section.
+        The list of train.yaml then omits each section whose `kind` the file sets: such a file sets the whole section.
         """
         if file == self.primary and "defaults" not in content:
             whole = {name for name, section in content.items() if isinstance(section, dict) and "kind" in section}
@@ -245,7 +245,7 @@ def _entry(entry: Any, file: Path, folder: str, section: str) -> _Entry:
 def no_option(group: str, option: str, path: SearchPath, typed: str = "", fix: str = "") -> RequestError:
     """Return the refusal of an option without a file; `typed`: the override that names the option, if any.
 
-    `fix`: the line for an option of that name in another group, used if this group has no similar option.
+    fix: the line that chooses an option of this name in another group; used if this group has no similar option.
     """
     options, plus = path.options(group), "+" * typed.startswith("+")
     stem = option.removesuffix(".yaml").rpartition("/")[2]

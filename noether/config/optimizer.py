@@ -27,7 +27,7 @@ class SGDConfig(_Optimizer):
 
     kind: Literal["sgd"] = "sgd"
     momentum: float = Field(0.0, ge=0, lt=1, description="Momentum.")
-    nesterov: bool = Field(False, description="Nesterov's form of momentum.")
+    nesterov: bool = Field(False, description="Use Nesterov's form of momentum.")
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> "SGDConfig":
@@ -45,9 +45,9 @@ class LionConfig(_Optimizer):
 
 
 class MuonConfig(_Optimizer):
-    """Muon (Jordan 2024) for matrices, AdamW for all else; both at one rate (Liu et al., arXiv 2502.16982).
+    """Muon (Jordan 2024) for matrices and AdamW for all else, with one learning rate (Liu et al., arXiv 2502.16982).
 
-    A step follows a matrix' momentum, made orthogonal: all its singular values are about one.
+    Each step follows a matrix's momentum after it is made orthogonal, with all singular values about one.
     """
 
     kind: Literal["muon"] = "muon"
@@ -61,9 +61,9 @@ OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
 
 
 class CustomOptimizerConfig(_Optimizer):
-    """Any other optimiser, by the dotted path of its class (torch.optim.NAdam), which gets all other keys.
+    """Any other optimiser, by the dotted path of its class (torch.optim.NAdam), whose options are all other keys.
 
-    `learning_rate` arrives as `lr`, and the weight decay in the parameters' groups.
+    The class receives `learning_rate` as `lr`, and the weight decay in the parameter groups.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -124,11 +124,11 @@ SCHEDULES = ("constant", "cosine", "step", "one_cycle")
 class CustomScheduleConfig(_Warmed):
     """A schedule of torch, torch.optim.lr_scheduler.OneCycleLR, or your own function `curve(peak, updates, **options)`.
 
-    By its dotted path; all other keys are its options. Torch's is stepped after each update; max_lr, total_steps, T_max
-    and mode come from the run unless they are given. ReduceLROnPlateau is stepped after each evaluation, by
-    trainer.select_by. The function gets the peak and the number of updates of the whole run; it returns a function
-    from an update (the first is 0) to its learning rate, which depends on nothing else, so that a resumed run
-    continues it.
+    `kind` is its dotted path; all other keys are its options. A schedule of torch is stepped after each update, and
+    gets max_lr, total_steps, T_max and mode from the run unless they are given; ReduceLROnPlateau is stepped after each
+    evaluation, by trainer.select_by. Your own function gets the peak and the number of updates of the whole run. It
+    returns a function from an update (the first is 0) to its learning rate, which must depend on nothing else, so that
+    a resumed run continues the same curve.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -1,4 +1,4 @@
-"""The overrides of a run (Hydra's grammar): their values, and suggestions for words that cannot be read."""
+"""Read the overrides of a run (Hydra's grammar), and suggest corrections for words that cannot be read."""
 
 import os
 import re
@@ -61,7 +61,7 @@ def _several_values(text: str) -> RequestError:
         expected, fix = "a list in brackets", f"{key}={shlex.quote(f'[{value}]')}"
     elif takes(name, str, Path):
         fix = f'{key}=\\"{value}\\"      (one text with commas; a sweep: -m {text})'
-    elif re.search(",0+\\d", value) and (number := resolve_value(name, value)):  # 0,001 and 10,000 are not lists.
+    elif re.search(",0+\\d", value) and (number := resolve_value(name, value)):  # 0,001 and 10,000: not lists.
         fix = f"{key}={number}"
     return RequestError("setting-given-twice", f"{name} was given several values", seen=text,
                         expected=f"{expected}; a comma separates the values of a sweep", fix=fix)  # fmt: skip
@@ -88,7 +88,7 @@ def _unreadable(text: str, following: Sequence[str] = ()) -> RequestError:
 
 
 def _overrides_meant(text: str) -> list[str]:
-    """Return the overrides meant by a word: YAML, JSON, several in one, other marks in the name; [] if unknown."""
+    """Return the overrides meant by a word: YAML, JSON, several joined, or another separator; [] if unknown."""
     name, _, value = text.partition("=")
     if value.strip().startswith("{"):  # trainer={'max_epochs': 3}
         text = f"{name}: {value.replace('=', ': ')}"
@@ -109,7 +109,7 @@ def _overrides_meant(text: str) -> list[str]:
 
 
 def _word_meant(word: str) -> str:
-    """Return the line for a word without `=`: a run, a file, or the name of an option; "" if unknown."""
+    """Return the line for a word without `=` that names a run, a file or an option; "" if it names none of them."""
     path, quoted = Path(word), shlex.quote(word)
     around = [one for place in (path, "runs" / path) if os.path.exists(place) for one in (place, *place.parents)]
     if run := next((one for one in around if (one / "config.yaml").is_file()), None):
@@ -127,7 +127,7 @@ def _word_meant(word: str) -> str:
 
 
 def _option_meant(word: str, others: Sequence[str] = ()) -> str:
-    """Return the line that chooses an option of that name and works with the other words; "" if there is none."""
+    """Return a line that chooses an option named `word` and is valid with the other words; "" if there is none."""
     from noether.config.compose import load_config
 
     known = [f"{group}/{one}" for group, options in our_groups().items() for one in options]

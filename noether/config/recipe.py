@@ -1,6 +1,6 @@
-"""Batch and length of a run whose settings leave them to the data, by `auto`.
+"""Choose the batch and the length of a run whose settings are `auto`.
 
-Both follow only from the data and the model, so that they are the same on every machine.
+Both depend only on the data and the model, so that they are the same on every machine.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ AUTO, CHOSEN = "auto", ("effective_batch_size", "max_updates")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Batch and length, and the reason. of_the_data: whether `plan` prints the reason; only of cases is one known."""
+    """Batch, length, and the reason for both. of_the_data: False if the data are not cases; `plan` then omits it."""
 
     effective_batch_size: int
     max_updates: int
@@ -23,7 +23,7 @@ class Recipe:
 
 
 def with_recipe(settings: dict[str, Any]) -> tuple[dict[str, Any], Recipe | None]:
-    """Return plain settings in which a recipe has replaced each `auto`, and that recipe; None if there is no `auto`."""
+    """Replace each `auto` in plain settings by a recipe's value; return settings and recipe (None without `auto`)."""
     names = left_to_recipe(settings)
     if not names:
         return settings, None

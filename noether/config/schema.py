@@ -17,7 +17,7 @@ from noether.config.slurm import SlurmConfig
 from noether.config.trainer import TrackerConfig, TrainerConfig
 from noether.registry import settings_of
 
-# Options of the user's own components, and lines that are copied into the script unchanged.
+# Options of the user's own components, and shell lines that are copied into the job script unchanged.
 _FREE = ("model", "dataset", "task", "optimizer", "schedule", "slurm.slurm_setup")
 
 SECTIONS_OF_A_TRAINED_MODEL = ("dataset", "model", "task")
@@ -37,18 +37,18 @@ class RunConfig(Section):
         None,
         ge=0,
         lt=65536,
-        description="Port at which the ranks meet; null or 0: any free port on one machine, else the launcher's.",
+        description="Port at which the ranks meet. null or 0: a free port on one machine, else the launcher's port.",
     )
     nodes: int | None = Field(
         None,
         ge=1,
-        description="Number of machines in a run without a scheduler, each started by hand with its node_rank; 1: only "
-        "this one.",
+        description="Number of machines in a run without a scheduler, each started by hand with its node_rank. 1: only "
+        "this machine.",
     )
     node_rank: int | None = Field(None, ge=0, description="Number of this machine among the nodes, from 0.")
     master_addr: str | None = Field(
         None,
-        description="Host at which the ranks meet; required with nodes (or MASTER_ADDR), else the launcher knows it.",
+        description="Host at which the ranks meet; with nodes, set it here or in MASTER_ADDR, else the launcher does.",
     )
     dataset_root: Path | None = Field(
         None, description="Folder of the data; null: the data set's own cache, which is created if it is missing."
@@ -87,7 +87,7 @@ class RunConfig(Section):
 
     @property
     def recipe(self) -> Recipe | None:
-        """Return the recipe that chose batch or length; None if settings did, or for an existing run's settings."""
+        """Return the recipe that chose batch or length; None if settings gave both, or come from an existing run."""
         return self._recipe
 
     def chosen_by(self, recipe: Recipe | None) -> "RunConfig":
@@ -98,8 +98,8 @@ class RunConfig(Section):
     def own_code(self, *, trains: bool = True, submits: bool = False) -> dict[str, str]:
         """Return the dotted paths that a run with these settings imports, each with the setting that names it.
 
-        trains: False: only paths that a trained model needs; not those of its training.
-        submits: True: also the parts of its job: shell lines, image, mounts and further options.
+        trains: whether to include paths that only training needs, not the trained model.
+        submits: whether to include the parts of its Slurm job: shell lines, image, mounts and further options.
         """
         sections = SECTIONS_WITH_KIND if trains else SECTIONS_OF_A_TRAINED_MODEL
         named = {getattr(self, name).kind: f"{name}.kind" for name in sections}

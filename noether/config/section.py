@@ -44,7 +44,7 @@ class ComponentSection(Section):
 
 
 class DatasetSection(ComponentSection):
-    """Settings of a data set: which samples to train on, and how many points of each."""
+    """Settings of a data set: which samples to train on, and how many of each sample's points."""
 
     validation_fraction: float = Field(
         0.1, ge=0, lt=1, description="Share of the training split that is held out for choosing the best weights."
@@ -52,10 +52,10 @@ class DatasetSection(ComponentSection):
     points_per_update: dict[str, Annotated[int, Field(gt=0)]] = Field(
         default_factory=dict,
         description="Number of points drawn anew for every update, by the prefix of their keys (surface, volume); "
-        "prefixes not listed use all their points. Evaluation uses all points.",
+        "sets of points that are not listed use all points. Evaluation uses all points.",
     )
     geometry_points: int | None = Field(
-        None, gt=0, description="Number of surface points that the model sees as the shape; null: all, or 512 for mlp."
+        None, gt=0, description="Number of surface points that show the model the shape; null: all, or 512 for mlp."
     )
 
     def options(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class Interval:
 
     @classmethod
     def meant(cls, text: str) -> str | None:
-        """Return the length to type for one in another unit or none (10 steps, 1k it, epoch); None if unreadable."""
+        """Return the length to type for a text such as "10 steps", "1k it" or "epoch"; None if it is not a length."""
         found = re.fullmatch(r"\s*([\d._]*\s*(?:[km]\b)?)\s*([a-z]*|%)\s*", text.lower())
         unit = _OTHERS.get(found[2][:2], None if found[2] else "update") if found else None
         count = float(number_meant(found[1] or "1") or 0) if found and unit else 0
@@ -199,7 +199,7 @@ class Interval:
         )
 
 
-# "%" is reserved for metrics, whose values are shares of 1; "1", the unit of a pure number, is not written.
+# "%" is reserved for metrics, whose values are fractions of 1. The unit "1" of a pure number is left out.
 Unit = Annotated[str, AfterValidator(lambda unit: {"%": "percent", "1": ""}.get(unit, unit))]
 
 
@@ -207,12 +207,12 @@ class FieldConfig(Section):
     """One output of the model, under its key in the samples."""
 
     unit: Unit = Field("", description="Physical unit, shown in tables and pictures.")
-    weight: float = Field(1.0, ge=0, description="Weight in the loss of this field's standardised squared error.")
+    weight: float = Field(1.0, ge=0, description="Weight of this field's standardised squared error in the loss.")
     points: str = Field(
         "",
         description="Key of the points at which the field is given (surface_points, volume_points, or another set's "
-        "name); case: an output of the whole case, such as drag; empty: this entry changes the data set's own entry "
-        "for this output, and its other outputs stay.",
+        "name); case: an output of the whole case, such as drag. Empty: this entry changes the data set's own entry "
+        "for this output, and the data set's other outputs remain.",
     )
     components: int | None = Field(None, gt=0, description="Components at each point; null: as many as in the samples.")
     component_names: list[str] = Field([], description="Component names; empty: x, y, z for three, else 0, 1 …")
@@ -224,8 +224,8 @@ class FieldConfig(Section):
     )
     period: tuple[float, float] | None = Field(
         None,
-        description="For an angle that samples hold as cosine and sine: the range in `unit` in which it is returned, "
-        "[-180, 180]; errors are taken modulo its length.",
+        description="For an angle stored as cosine and sine: the range in which to return it, in `unit`, such as "
+        "[-180, 180]; errors are taken modulo the length of the range.",
     )
     measure: str | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""The sections whose `kind` is one of ours, by the registry, or a dotted path to the user's own."""
+"""The sections whose `kind` is in noether's registry or is a dotted path to the user's own class."""
 
 from functools import reduce
 from operator import or_
@@ -27,7 +27,7 @@ class CustomModelConfig(ComponentSection):
         description="Key or keys of the batch that are passed to the model as tensors; null: the whole batch, a dict.",
     )
     output: str | None = Field(
-        None, description="Name for the tensor that the model returns (logits, a field); null: it returns a dict."
+        None, description="Name for the tensor that the model returns (logits, a field); null: a dict is returned."
     )
 
     def options(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ OWN_OPTIONS: Mapping[str, str] = {
     **{"nodefile": "nodelist", "output": "folder", "error": "folder", "mem": "mem_gb", "time": "timeout_min"},
     "signal": "slurm_signal_delay_s",
 }
-"""Options of sbatch for which the section has a key; a key of the same name takes the same values."""
+"""Options of sbatch for which this section has a key; if the key has the same name, it accepts the same values."""
 FIXED_OPTIONS: Mapping[str, str] = {
     "open-mode": "leave {name} out",
     "requeue": "slurm.max_requeues=VALUE",
@@ -30,7 +30,7 @@ FIXED_OPTIONS: Mapping[str, str] = {
 }
 """Options that `noether submit` sets itself, to requeue the job or find it again, and what to use instead."""
 EXCLUSIVE_OPTIONS = {"mem-per-cpu": "mem_gb", "mem-per-gpu": "mem_gb", "cpus-per-gpu": "cpus_per_task"}
-"""Options that sbatch accepts only if a certain key of the section is not set."""
+"""Options that sbatch accepts only if the given key of this section is not set."""
 
 
 class SlurmConfig(Section):
@@ -51,7 +51,7 @@ class SlurmConfig(Section):
     slurm_exclude: str | None = Field(None, description="Nodes not to use, by name.")
     gpus_per_node: int | str | None = Field(None, description="GPUs per node: 4, or with a type a100:4.")
     tasks_per_node: int | None = Field(
-        None, gt=0, description="Tasks per node; by default gpus_per_node. 1: one task that runs a rank per GPU."
+        None, gt=0, description="Tasks per node; by default gpus_per_node. 1: one task, which starts a rank per GPU."
     )
     cpus_per_task: int | None = Field(None, gt=0, description="CPUs per task.")
     mem_gb: float | None = Field(None, gt=0, description="Memory per node, in GB.")
@@ -63,14 +63,14 @@ class SlurmConfig(Section):
     slurm_signal_delay_s: int = Field(
         90,
         ge=60,
-        description="Seconds before the time limit at which the run is told to save; Slurm may be up to 30 s late.",
+        description="How many seconds before the time limit the run is told to save; Slurm may do so 30 s late.",
     )
     slurm_array_parallelism: int | None = Field(
         None, gt=0, description="How many runs of a sweep may run at the same time; null: all."
     )
-    max_requeues: int = Field(50, ge=0, description="How many times a job that stopped and saved may be requeued.")
+    max_requeues: int = Field(50, ge=0, description="How many times a job may be requeued after it saved and stopped.")
     slurm_additional_parameters: dict[str, str | int | bool] = Field(
-        default_factory=dict, description="Additional #SBATCH options by name; true for one without a value."
+        default_factory=dict, description="Additional #SBATCH options by name; true for an option without a value."
     )
 
     @property
@@ -155,6 +155,6 @@ class SlurmConfig(Section):
 
 
 def _in_full(option: str) -> str:
-    """Return the full name of an abbreviated option, as sbatch would read it (getopt_long), if it is listed here."""
+    """Return the full name of an abbreviated sbatch option (getopt_long) if it is listed here, else the same name."""
     known = [*OWN_OPTIONS, *FIXED_OPTIONS, *EXCLUSIVE_OPTIONS]
     return option if option in known else next((name for name in known if name.startswith(option)), option)

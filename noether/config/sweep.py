@@ -48,7 +48,7 @@ def expand_sweep(overrides: Sequence[str], verb: str = "train") -> list[list[str
                 else shlex.join(["noether", verb, *(one if one != text else distinct[0] for one in overrides)]),
             )
     if all(len(values) == 1 for values in choices):
-        raise RequestError("nothing-to-sweep", "-m trains a run for each value, and no setting has several",
+        raise RequestError("nothing-to-sweep", "-m trains a run for each value, but no setting has several values",
                            seen=" ".join(overrides) or "no settings", expected="a list such as seed=1,2,3",
                            fix="leave -m out      (or add seed=1,2,3)")  # fmt: skip
     return [list(run) for run in product(*choices)]
@@ -60,7 +60,7 @@ def check_amount(overrides: Sequence[str]) -> None:
     if len(overrides) > MOST_WORDS or characters > MOST_CHARACTERS:
         raise RequestError(
             "too-many-overrides",
-            "more settings are typed than are read",
+            "the command line has more settings than noether reads",
             seen=f"{len(overrides):,} settings, {characters:,} characters",
             expected=f"at most {MOST_WORDS:,}, of {MOST_CHARACTERS:,} characters together; a file may have more",
             fix="--hp FILE      (a YAML file with these settings)",

@@ -1,4 +1,4 @@
-"""Settings of the training loop (batches, length, precision, intervals), and of where its numbers go."""
+"""Settings of the training loop (batches, length, precision, intervals), and of the outputs for its metrics."""
 
 from typing import Literal
 
@@ -16,12 +16,12 @@ class TrainerConfig(Section):
 
     effective_batch_size: int = Field(8, gt=0, description="Samples per update over all ranks.")
     max_batch_size: int | Literal["auto"] | None = Field(
-        None, description="Largest number of samples on a device at once; more are accumulated. auto: as many as fit."
+        None, description="Most samples on a device at once; larger batches are accumulated. auto: as many as fit."
     )
     across_ranks: Literal["gather", "per_rank"] | None = Field(
         None,
         description="How a loss or BatchNorm that compares samples treats several ranks or micro-batches. gather: one "
-        "loss over all ranks' samples; per_rank: each micro-batch by itself; null: refused.",
+        "loss over all ranks' samples; per_rank: one loss per micro-batch; null: such a run is refused.",
     )
     max_epochs: int | None = Field(None, gt=0, description="Length of the run in epochs.")
     max_updates: int | None = Field(None, gt=0, description="Length of the run in updates.")
@@ -31,8 +31,8 @@ class TrainerConfig(Section):
     )
     tf32: bool = Field(
         True,
-        description="On GPUs, compute float32's matrix products in TF32, which rounds their factors to 10 bits and is "
-        "several times as fast; false: in float32.",
+        description="On GPUs, compute matrix products of float32 in TF32, which rounds the factors to 10 bits and is "
+        "several times as fast; false: compute them in float32.",
     )
     clip_gradient_norm: float | None = Field(
         1.0, gt=0, description="Gradient norm above which gradients are scaled down; null: no clipping."
@@ -40,7 +40,7 @@ class TrainerConfig(Section):
     clip_gradient_value: float | None = Field(
         None,
         gt=0,
-        description="Clip each number of the gradient to plus or minus this, with clip_gradient_norm=null; null: none.",
+        description="Clip each number of the gradient to ± this, if clip_gradient_norm is null; null: no clipping.",
     )
     ema_decay: float | None = Field(
         None, gt=0, lt=1, description="Decay of the exponential moving average of the weights (EMA); null: no EMA."
@@ -62,12 +62,12 @@ class TrainerConfig(Section):
         "loss",
         min_length=1,
         description="Metric of the validation split that selects the best checkpoint, such as accuracy or "
-        "surface_pressure/relative_l2. If its direction is unknown, lower is better, or higher with a minus before it.",
+        "surface_pressure/relative_l2. If its direction is unknown, lower is better; a minus before it: higher.",
     )
     stop_after: int | None = Field(
         None,
         gt=0,
-        description="End the run after this many evaluations in a row without a better select_by; null: never.",
+        description="End the run after this many evaluations in a row that do not improve select_by; null: never.",
     )
     callbacks: tuple[str, ...] = Field(
         (),
@@ -126,9 +126,9 @@ class TrainerConfig(Section):
     def _clipped_once(self) -> "TrainerConfig":
         norm, value = (f"trainer.clip_gradient_{of}" for of in ("norm", "value"))
         if self.clip_gradient_norm is not None and self.clip_gradient_value is not None:
-            raise RequestError("clipped-twice", "gradients are clipped by their norm or by value",
+            raise RequestError("clipped-twice", "gradients can be clipped by norm or by value, not both",
                                seen=f"{norm}={self.clip_gradient_norm} and {value}={self.clip_gradient_value}",
-                               expected="one of the two; the norm is clipped unless it is null",
+                               expected="one of the two; clipping by norm is the default, null turns it off",
                                fix=f"{norm}=null {value}={self.clip_gradient_value}")  # fmt: skip
         return self
 
@@ -149,7 +149,7 @@ class TrackerConfig(Section):
 
     tensorboard: bool = Field(True, description="Write event files to tensorboard/ in the run folder.")
     services: tuple[str, ...] = Field(
-        (), description="Additional trackers, one or more of wandb, mlflow and the dotted path of your own."
+        (), description="Additional trackers: any of wandb, mlflow, and dotted paths of your own classes."
     )
     report: bool = Field(True, description="Write report.html at the end of the run.")
 

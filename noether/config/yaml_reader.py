@@ -1,4 +1,4 @@
-"""The only reader of YAML, within bounds: a few lines with aliases can expand to more values than fit in memory."""
+"""Read YAML within bounds: a few lines with aliases can expand to more values than fit in memory."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ from yaml.composer import Composer
 from noether.common.errors import RequestError
 
 MOST_BYTES = 2**20
-"""The largest file of settings; the largest of ours have 6,000 bytes."""
+"""The size of the largest readable settings file; noether's largest have 6,000 bytes."""
 DEEPEST, LONGEST_NUMBER = 50, 100
 """The most levels of nesting, and the most characters of a number."""
 _FOUND_IN = "tag:yaml.org,2002:"
@@ -53,7 +53,7 @@ class _Counted(Composer):
 
 
 class PlainYaml(_Counted, _LOADER):  # type: ignore[misc]
-    """YAML of data, read as by PyYAML's safe loader, with its parser in C if that is installed."""
+    """YAML of data, read as PyYAML's safe loader reads it, with its C parser if that is installed."""
 
     most_bytes, most_values = 2**24, 300_000  # A map may name 100,000 cases and more.
 
@@ -115,7 +115,7 @@ def parse_yaml(text: str, name: str, kind: type[PlainYaml] = PlainYaml) -> Any:
     except UnboundedYaml as error:
         where, seen = _place_and_problem(error, text)
         limits = f"at most {kind.most_bytes:,} characters, {kind.most_values:,} values and {DEEPEST} levels"
-        raise RequestError("unbounded-yaml", f"{name}{where} expands to more than is read", seen=seen,
+        raise RequestError("unbounded-yaml", f"{name}{where} expands to more than noether reads", seen=seen,
                            expected=limits + (", with every *alias expanded" if kind.takes_aliases else ""),
                            fix=f"leave it out of {name}{where}, or read another file") from None  # fmt: skip
     except yaml.YAMLError as error:

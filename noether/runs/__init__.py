@@ -1,1 +1,1 @@
-"""A run on disk: its folder, its write lease, its records, status and logs, and how to cancel it. No torch."""
+"""A run on disk: its folder, its write lease, records, status, logs and cancellation. No torch."""

@@ -24,7 +24,7 @@ LIMIT_S = 600.0
 def cancel_run(run: str) -> int:
     """Stop a run, in its Slurm job or on this machine.
 
-    RequestError: it is not running here, is another user's, or its job is suspended. NoetherError: it does not stop.
+    RequestError: it is not running here, belongs to another user, or its job is suspended. NoetherError: it runs on.
     """
     folder = find_run(run, "")
     job = job_in_queue(folder, queue_of(folder))
@@ -68,7 +68,7 @@ def _cancel_job(folder: RunFolder, job: QueuedJob) -> int:
                 f"job {job_id} has not stopped within {LIMIT_S:g} s\n  to end it unsaved: scancel {job_id}"
             )
     state = _state(job_id)
-    if state is not None:  # The job waits for its first start, or Slurm has requeued it.
+    if state is not None:  # The job has not started yet, or Slurm has requeued it.
         run_slurm(["scancel", job_id])
         print(f"job {job_id} was {state.lower()}: removed from the queue")
     return ExitCode.DONE if job.waits else _say_end(folder, "submit")
@@ -85,7 +85,7 @@ def _wait_for_trainer(folder: RunFolder, job_id: str) -> None:
 
     def listens() -> bool:
         attempt = last_attempt(folder)
-        # If the last attempt has ended, it is from before the job was requeued.
+        # An attempt that has ended was made before the job was requeued.
         own = attempt if attempt and (attempt.slurm_job, attempt.exit_code) == (job_id, None) else None
         return bool(own and have_ranks_met(folder, own.number)) or _state(job_id) != "RUNNING"
 

@@ -62,7 +62,7 @@ class RunFolder:
     def holds_work(self) -> bool:
         """Return whether the folder holds anything that a new run would overwrite: rows, checkpoints, a result.
 
-        False after a failure in the first batch. RequestError: this user may not read it, or the disk does not answer.
+        A run that failed in its first batch holds nothing. RequestError: it may not be read, or its disk fails.
         """
         with refusals_told(self.path, DISK_ERRNOS):
             rows = self.metrics.is_file() and self.metrics.stat().st_size > 0
@@ -112,8 +112,8 @@ def new_run_id() -> str:
 def existing_run(path: str | Path, form: str = "{}") -> RunFolder:
     """Return the folder of an existing run, given as a path or as a name in runs/.
 
-    form: the line to propose, with {} for a run's folder; "": do not propose a similarly named run.
-    RequestError: the path is not a run folder. The error proposes the run with the most similar name.
+    form: the line that an error proposes, with {} for the folder of the run with the most similar name; "": none.
+    RequestError: the path is not a run folder.
     """
     run, name = named_run(path)
     if name is None and is_run(run):

@@ -180,7 +180,7 @@ class Lease(Writer):
 
     def release(self, exit_code: int) -> None:
         """Record this attempt's exit code if it still has the run; ignore a disk that refuses the write."""
-        with suppress(OSError, FencedError):  # Nothing here may mask the exit code.
+        with suppress(OSError, FencedError):  # No error here may hide the exit code.
             if self._is_in(self.folder):
                 write_record(self.folder.attempt, asdict(replace(self.own, exit_code=int(exit_code))), self)
         with suppress(OSError):
@@ -210,8 +210,8 @@ def take_lease(
     """Take a run folder for this attempt (see `Attempt`) and shut out every earlier one.
 
     start_update: the update after which this attempt resumes; 0 if it starts from the beginning.
-    after: how many attempts there were when this one chose its starting point; None to skip that check.
-    FencedError: another attempt has taken the folder since. RequestError: the folder belongs to a later attempt of the
+    after: the number of attempts when this one chose its starting point; None to skip the check for later attempts.
+    FencedError: an attempt has taken the folder since then. RequestError: the folder belongs to a later attempt of the
     same job, or to an attempt that is alive on this host. OSError: the disk refuses.
     """
     name = secrets.token_hex(8)
@@ -289,7 +289,7 @@ def _refuse_a_live_holder(folder: RunFolder, holder: Attempt, own: Attempt) -> N
 def read_attempt(folder: RunFolder) -> Attempt | None:
     """Return the newest attempt at a run; None if there is none or its record is damaged.
 
-    OSError: the record exists but cannot be read. That must not be mistaken for a run without a writer.
+    OSError: the record exists but cannot be read, which must not be mistaken for a run without a writer.
     """
     try:
         return _ATTEMPT.validate_python(parse_record(folder.attempt))
@@ -367,12 +367,12 @@ def record_outcome(folder: RunFolder, number: int, last_update: int, outcome: st
 
 
 def record_asked(folder: RunFolder, number: int, why: str, update: int) -> None:
-    """Record that an attempt was asked to stop during an update. OSError: the file cannot be written."""
+    """Record that an attempt received a request to stop during an update. OSError: the file cannot be written."""
     append_row(folder.attempts, {"number": number, "asked": why, "asked_at": round(time.time()), "in_update": update})
 
 
 def killed_while_stopping(folder: RunFolder, number: int) -> str:
-    """Describe an attempt that was asked to stop and died before it had saved; return "" for any other attempt."""
+    """Describe an attempt that was killed after a request to stop, before it had saved; return "" for others."""
     known = _rows_by_attempt(folder).get(number, {})
     if "asked" not in known or "outcome" in known:
         return ""

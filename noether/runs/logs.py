@@ -76,7 +76,7 @@ def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
 def _job_output(folder: RunFolder) -> list[Path]:
     """Return the job's output file, if its name is one that `submit` gives and its owner also wrote job.json.
 
-    These checks matter because a stranger's job.json could name any file that the user may read.
+    The checks are needed because another user's job.json could name any file that this user may read.
     """
     record = read_record(folder.job)
     output, job = (Path(str(record.get(name))) for name in ("output", "job"))

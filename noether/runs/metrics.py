@@ -146,7 +146,7 @@ OF_THE_LOOP = (
 )
 """The metrics that the training loop logs in every run."""
 SCALAR_PARTS = ("prediction", "truth", "integral_of_truth")
-"""The values stored for a scalar of each sample, as `NAME/truth`; the last one for force coefficients only."""
+"""The values stored for each sample's scalar, as `NAME/truth`; integral_of_truth only for force coefficients."""
 FIELD_ERRORS = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "mse": "MSE", "mae": "MAE", "max": "max"}
 """The measures of a field and of its parts, `FIELD/relative_l2` or `FIELD/x/relative_l2`, and their labels."""
 _DESCRIBED = TypeAdapter(list[Metric])
@@ -158,7 +158,7 @@ def weights_name(kind: Any) -> str:
 
 
 def described_by(told: Iterable[Metric], select_by: str) -> Metrics:
-    """Return the loop's metrics and a task's; give the metric that `trainer.select_by` names a direction."""
+    """Return the loop's and a task's metrics; the metric named by `trainer.select_by` always has a direction."""
     known = Metrics.of(*OF_THE_LOOP, *told)
     selected = known.selected_by(select_by)
     return Metrics({**known, selected.name: selected})

@@ -62,7 +62,7 @@ class RunState:
 
 
 def find_run(path: str | Path, form: str = "{}") -> RunFolder:
-    """Return the folder of a run that exists or whose job is still waiting; in that case the folder may not exist yet.
+    """Return the folder of a run that exists or whose job is waiting; a waiting run may not have a folder yet.
 
     form: as for `existing_run`. RequestError: there is no such run or job.
     """

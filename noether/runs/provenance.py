@@ -67,7 +67,7 @@ def source_digests(own: Iterable[str]) -> dict[str, str]:
     """Return a source digest of each imported module that may affect what is learned, by module name.
 
     Included are noether's modules that match `LEARNING`, the packages that dotted paths (`own`) name, and all packages
-    next to those, unless installed. The loader reads sources from folders, wheels and archives.
+    in the same folders, except installed packages. The loader reads sources from folders, wheels and archives.
     """
     loaded = {name: getattr(module, "__dict__", {}).get("__spec__") for name, module in list(sys.modules.items())}
     specs = {name: spec for name, spec in loaded.items() if isinstance(spec, ModuleSpec)}
@@ -84,7 +84,7 @@ def source_digests(own: Iterable[str]) -> dict[str, str]:
     for name, spec in sorted(specs.items()):
         root, read = name.partition(".")[0], getattr(spec.loader, "get_data", None)
         is_users = root in roots or (bool(beside) and root != "noether" and root in specs and place(root) in beside)
-        if read and spec.origin and (is_users or LEARNING.match(name)):  # Built-ins and namespace packages lack these.
+        if read and spec.origin and (is_users or LEARNING.match(name)):  # Built-ins and namespaces have no origin.
             with contextlib.suppress(OSError):
                 content = read(spec.origin)
                 # The 16-byte header of a .pyc holds its source's modification time.

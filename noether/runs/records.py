@@ -78,7 +78,7 @@ def row_line(row: Mapping[str, Any]) -> str:
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
     """Append one row and wait until it is on disk. OSError: the disk refuses."""
-    # First terminate a line that a kill cut off.
+    # First terminate a line that was cut off when its writer was killed.
     file = AppendingFile(path)
     try:
         before = file.last_byte()
@@ -91,7 +91,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 def read_rows(path: Path, warn: Warn = lambda text: None, most: int = LARGEST_HISTORY) -> list[Row]:
     """Return the rows in the last `most` bytes of a file, in order; [] if there is no file.
 
-    Silently skip an unterminated last line, which a kill has cut off; report any other damaged line to `warn`.
+    Silently skip an unterminated last line: its writer was killed. Report any other damaged line to `warn`.
     """
     try:
         with open_plain(path) as file:

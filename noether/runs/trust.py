@@ -29,7 +29,7 @@ MARK = "started-by.json"
 def mark_own(folder: RunFolder, config: RunConfig) -> None:
     """Mark a run with these settings as started by this user, if its settings name custom code.
 
-    If no key can be stored, leave the run without a mark.
+    If no signing key can be stored, leave the run without a mark.
     """
     key = _own_key(make=True) if config.own_code(submits=True) else None
     if key is not None:
@@ -49,12 +49,12 @@ def approved_code(
 ) -> GrantedCode:
     """Return the dotted paths in a run's settings that may be imported, to pass to `code_granted`.
 
-    They are looked for in the folder in which the run was started, if a mark with the user's signature records it.
+    Look for the code in the folder in which the run was started, if a mark with the user's signature records it.
 
     config: the settings, as they will be used. written_in: the file that they were read from.
     trust: whether the user allows this run's code to run. fix: how to allow it; by default --trust.
-    trains: whether the run will train; otherwise training-only code, such as an optimiser, is left out.
-    submits: whether the run continues in a job, which also runs shell lines and an image.
+    trains: whether the run will train; if not, code used only in training, such as an optimiser, is left out.
+    submits: whether the run continues in a job, which also runs the settings' shell lines and container image.
     RequestError: the run names code, and this user neither started the run nor trusts it.
     """
     code = config.own_code(trains=trains, submits=submits)

@@ -1,4 +1,4 @@
-"""The first moments of a run: the fork server starts before this process imports everything else that it needs."""
+"""Begin a run: start the fork server before this process imports everything else that it needs."""
 
 from noether.common.errors import RequestError
 from noether.config.schema import RunConfig
@@ -8,7 +8,7 @@ from noether.launch.start import Start
 
 
 def check_flags(config: RunConfig, reset: bool, tensorboard: bool) -> None:
-    """Refuse --reset for a run that has no name or is to be resumed, and --tb for a run that writes no events."""
+    """Refuse --reset if the run has no name or is to be resumed; refuse --tb if the run writes no event files."""
     if tensorboard and not config.tracker.tensorboard:
         raise RequestError("tb-needs-event-files", "--tb needs event files", seen="--tb and tracker.tensorboard=false",
                            expected="a run that writes them, which is the default",
@@ -36,15 +36,15 @@ def check_switches(*, multirun: bool, dry_run: bool, reset: bool, tb: bool, json
 
 
 def train_here(config: RunConfig, start: Start, *, reset: bool = False, tensorboard: bool = False) -> int:
-    """Train on the workers that this process answers for; return the exit code of the run.
+    """Train on the workers for which this process is responsible; return the exit code of the run.
 
-    `start` records the progress. `reset` starts the run of this name over and keeps the old folder under another name;
-    `tensorboard` serves the run's events meanwhile, on this machine's loopback.
+    start: records how far the launch has come. reset: start the run of this name over; keep its old folder under a new
+    name. tensorboard: serve the run's events while it trains, to this machine only (on the loopback interface).
     """
     plan = plan_run(config)
     start.placement = plan.placement
     if len(plan.placement.workers) > 1:
-        warm_up()  # It imports torch while this process imports, shows the plan and prepares the data.
+        warm_up()  # The fork server imports torch while this process shows the plan and prepares the data.
     from noether.training.start import start_run
 
     return start_run(config, plan, start, reset=reset, tensorboard=tensorboard)

@@ -1,4 +1,4 @@
-"""Everything that a run trains with: the problem, its state, and the arithmetic of its updates."""
+"""Build everything that a run needs for training: problem, training state, batches, schedule and precision."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -42,7 +42,7 @@ from noether.training.update import Updater
 
 
 def conditions_of(device: torch.device) -> dict[str, Any]:
-    """Return the number of threads a rank uses, its processor, the instruction set torch uses on it, and its device."""
+    """Return a rank's number of threads, its processor, the instruction set that torch uses there, and its device."""
     processor = ""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -56,14 +56,14 @@ def conditions_of(device: torch.device) -> dict[str, Any]:
 
 
 def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model: nn.Module) -> list[str]:
-    """Return how a resumed run will differ from the undisturbed one, by its checkpoint's meta.json and `now`."""
+    """Compare a checkpoint's `meta` with `now`; return how the resumed run will differ from an uninterrupted one."""
     said = []
     if changed := [name for name in ("world_size", "micro_batch_size") if meta[name] != now[name]]:
         ranks = changed[0] == "world_size"
         before, here = meta[changed[0]], now[changed[0]]
         what = f"{before} ranks" if ranks else f"micro-batches of {before}"
         said.append(f"{what} before, {here} now: the order of samples continues, and sums are rounded in another order")
-        # BatchNorm uses the statistics of its rank's micro-batch; dropout draws separately for each.
+        # BatchNorm uses the statistics of its rank's micro-batch; dropout draws new numbers for each micro-batch.
         modules = list(model.modules())
         normed = any(isinstance(module, _BatchNorm) for module in modules)
         dropped = any(isinstance(module, _DropoutNd) and module.p > 0 for module in modules)
@@ -74,7 +74,7 @@ def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model
                 "its weights differ by more than rounding"
             )
     before, here = _known(meta), _known(now)
-    # A missing value, such as the driver's version, is not known to differ.
+    # Do not report a value that either side lacks, such as the driver's version.
     differing = (name for name in here if before.get(name, here[name]) != here[name])
     if others := [f"{name} {before[name]} → {here[name]}" for name in differing]:
         said.append(f"{', '.join(others)}: results may be rounded differently from here on")
@@ -97,9 +97,9 @@ def _known(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is built and could start, on one rank.
+    """A run that is fully built on one rank, ready to start.
 
-    initial_weights_notes, stream: as text, the weights taken from another run, and the guarantees that a stream lacks.
+    initial_weights_notes: which weights were taken from another run, as text. stream: guarantees that a stream lacks.
     """
 
     config: RunConfig
@@ -142,7 +142,7 @@ class Run:
         return self.described.selected_by(self.config.trainer.select_by)
 
     def describe(self) -> dict[str, Any]:
-        """Return what plan.json adds to the parent process's plan."""
+        """Return the entries that plan.json has in addition to the parent process's plan."""
         problem, length = self.problem, self.length
         splits = {"training": problem.train_indices, "validation": problem.validation_indices}
         samples = {name: len(indices) for name, indices in splits.items()} | {"test": len(problem.splits.test)}
@@ -156,7 +156,7 @@ class Run:
         }
 
     def summary(self, about: Mapping[str, Any]) -> str:
-        """Return data, model and length in three lines; `about`: the run as `describe` returns it."""
+        """Describe data, model and length in three lines of text; `about`: the return value of `describe`."""
         data, model, length = about["data"], about["model"], about["length"]
         total, each, stream = length["total_updates"], length["updates_per_epoch"], [f"stream {self.stream}"]
         epochs = f"{length['epochs']:.4g}" if length["epochs"] < 1000 else f"{length['epochs']:,.0f}"
@@ -177,10 +177,10 @@ def build_run(
     resuming: bool = False,
     verified: StampedFile | None = None,
 ) -> Run:
-    """Build everything that a run trains with, in its state before the first update. Every rank calls it.
+    """Build everything that a run needs for training, as it is before the first update. Every rank calls this.
 
-    batch: as planned; trainer.max_batch_size=auto is resolved here. resuming: the checkpoint has the run's weights, so
-    that those it began with need not exist. verified: those initial weights, if the parent process has read them.
+    batch: the planned batch; trainer.max_batch_size=auto is resolved here. resuming: the run will load a checkpoint, so
+    its initial weights need not exist. verified: the file of the initial weights, if the parent process verified it.
     """
     trainer = config.trainer
     precision = choose_precision(trainer, group.device)
@@ -213,15 +213,15 @@ def build_run(
     selected_by = described_by(problem.task.describe_metrics(), trainer.select_by).selected_by(trainer.select_by)
     schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length, selected_by.better)
     schedule.set_momentum(optimizer, 0)
-    # From here on ranks draw different numbers, as for dropout; the initial weights above were drawn alike.
+    # From here on, each rank draws its own numbers, for dropout; above, all drew the same initial weights.
     seed_everything(config.seed, group.rank, 0)
     return Run(config, group, problem, state, batch, order, length, schedule, precision, tuple(notes), stream)
 
 
 def restore(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable[[str], None]) -> None:
-    """Load the checkpoint from which a run resumes into its state. Every rank calls it.
+    """Load into a run's state the checkpoint from which it resumes. Every rank calls this.
 
-    RequestError: it is damaged, missing on this `host`, of other data, or past the requested length.
+    RequestError: the checkpoint is damaged, missing on this `host`, from other data, or past the requested length.
     """
 
     def verified_here() -> CheckpointFolder:
@@ -230,7 +230,7 @@ def restore(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable[[s
             raise RequestError("resume-checkpoint-not-here", "the checkpoint from which rank 0 resumes is not on this "
                                "host", seen=f"no {checkpoint.path} on {host}",
                                expected="the run's folder at the same path on every host", fix=fix)  # fmt: skip
-        checkpoint.check()  # Rank 0's host does not read it again; a copy on another host may be damaged.
+        checkpoint.check()  # Rank 0's host has verified its files already; another host's copy may be damaged.
         return checkpoint
 
     checkpoint = run.group.once_per_host(verified_here)
@@ -252,11 +252,11 @@ def restore(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable[[s
 
 
 def selection_metric(run: Run, summary: Mapping[str, float]) -> float:
-    """Return the value of the metric that the run's trainer.select_by names. RequestError: there is none."""
+    """Return the value of the metric that trainer.select_by names. RequestError: there is no such metric."""
     name, asked = run.selected_by.name, run.config.trainer.select_by
     if name not in summary:
         near = nearest(name, summary)
-        sign = "" if run.described[near or ""].better else asked.removesuffix(name)  # The user's minus, if any.
+        sign = "" if run.described[near or ""].better else asked.removesuffix(name)  # The minus typed, if any.
         raise RequestError("no-such-metric", f"no metric {name} to select checkpoints by",
                            seen=f"trainer.select_by={asked}", expected=f"one of {', '.join(sorted(summary))}",
                            fix=f"trainer.select_by={sign}{near}" if near else "trainer.select_by=loss")  # fmt: skip
@@ -264,9 +264,9 @@ def selection_metric(run: Run, summary: Mapping[str, float]) -> float:
 
 
 def check_selection(run: Run) -> None:
-    """Raise RequestError if no evaluation could select weights: no validation split, no such metric, a wrong minus.
+    """Raise RequestError if evaluations cannot select weights: no validation split, no such metric, or a wrong minus.
 
-    Every rank calls it, before a state is resumed, because the trial evaluation may draw random numbers.
+    Every rank calls this before a state is restored, because the trial evaluation may draw random numbers.
     """
     trainer, validation = run.config.trainer, run.problem.validation_indices
     if trainer.stop_after is not None and not validation:
@@ -280,7 +280,7 @@ def check_selection(run: Run) -> None:
                            expected="evaluations of a validation split during the run",
                            fix="'trainer.evaluate_every=1 epoch' dataset.validation_fraction=0.1")  # fmt: skip
     if trainer.select_by.startswith("-") and run.selected_by.better == "lower":
-        raise RequestError("select-by-direction", "a minus means that higher is better, and for this metric lower is",
+        raise RequestError("select-by-direction", "a minus means that higher is better, but here lower is better",
                            seen=f"trainer.select_by={trainer.select_by}", expected=run.selected_by.in_words,
                            fix=f"trainer.select_by={run.selected_by.name}")  # fmt: skip
     if trainer.select_by == "loss" or not validation:

@@ -1,4 +1,4 @@
-"""The user's own code at points of a run: `trainer.callbacks` names classes derived from `Callback`."""
+"""Callbacks: the user's own code, called at certain points of a run. `trainer.callbacks` names their classes."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,14 @@ from noether.training.time_use import UpdateMetrics
 
 
 class Callback:
-    """Code of the user that a run calls on every rank, so that it may use collective operations. Methods are optional.
+    """The user's code, called on every rank so that it may use collective operations. Every method is optional.
 
-    Numbers that it draws from the global random generators change the run. A checkpoint does not keep its attributes:
-    state that has to survive a stop belongs in the run's model or in files.
+    If it draws numbers from the global random generators, the run changes. Checkpoints do not save its attributes, so
+    keep any state that must survive an interruption in the run's model or in files.
     """
 
     def begin(self, run: Run) -> None:
-        """Run once in each start, before its first update, with the weights that it begins with."""
+        """Run once per attempt at the run, when its weights are built or restored, before its first update."""
 
     def after_update(self, run: Run, metrics: UpdateMetrics) -> None:
         """Run after each update. Reading a value of `metrics` waits for the device."""
@@ -27,13 +27,13 @@ class Callback:
     def after_evaluation(self, run: Run, metrics: Mapping[str, float]) -> bool | None:
         """Run after each evaluation of the validation split; return True on rank 0 to end the run here.
 
-        The run then saves everything and writes its result. `metrics` are those of the selected weights (EMA weights if
-        there are any); {} above rank 0.
+        The run then saves everything and writes its result. `metrics`: on rank 0, the metrics of the selected weights
+        (EMA weights if there are any); {} on the other ranks.
         """
 
 
 def callback_classes(paths: Sequence[str]) -> list[type[Callback]]:
-    """Return the classes that trainer.callbacks names. RequestError: a run cannot call one of them."""
+    """Return the classes that trainer.callbacks names. RequestError: one of them is unusable."""
     found, methods = [], methods_of(Callback)
     for path in paths:
         kind: Any = load_object(path, "trainer.callbacks", base=Callback)

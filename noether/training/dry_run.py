@@ -30,7 +30,7 @@ def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:
 
 def _dry_run(request: TrainRequest, group: Group, host: str) -> None:
     config, target = request.config, group.from_first(request.target)
-    assert target is not None  # Rank 0's own.
+    assert target is not None  # Rank 0 always has one.
     console = Console(None, speaks=group.is_first and not request.quiet)
     resuming, batch = target.checkpoint is not None, request.plan.batch
     run = build_run(config, request.data, group, batch, resuming=resuming, verified=request.weights)
@@ -78,7 +78,7 @@ def _dry_run(request: TrainRequest, group: Group, host: str) -> None:
 
 
 def _try_updates(run: Run) -> tuple[list[float], float]:
-    """Make two updates, since the first also allocates and may compile; return their seconds and the first loss."""
+    """Make two updates; return the seconds of each and the first loss. The first also allocates and may compile."""
     group, done = run.group, run.state.progress.updates
     updater = run.updater()
     moments, losses = [time.perf_counter()], []

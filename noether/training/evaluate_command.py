@@ -24,6 +24,6 @@ def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) 
     one_of("split", split, ("test", "validation", "train"))
     chosen = choose_model(wanted)
     config = chosen.config
-    chosen.folder.check_writable(elsewhere=chosen.folder.as_copy("evaluate"))  # before minutes of evaluation
+    chosen.folder.check_writable(elsewhere=chosen.folder.as_copy("evaluate"))  # before an evaluation of minutes
     request = EvaluateRequest(chosen, prepare_data(config), split, as_json, vtk)
     return run_here(config, "noether.training.evaluation.evaluate_worker", request)

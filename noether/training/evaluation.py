@@ -42,11 +42,11 @@ from noether.training.open_run import OpenRun
 
 @dataclass(frozen=True)
 class RunEvaluation:
-    """An evaluation of a run's splits, which writes the data of the report's figures into the run's folder.
+    """Evaluates a run's splits, and writes the data for the report's figures into the run's folder.
 
-    about: the record of the weights in result.json, by `about_weights`.
+    about: the description of the weights for result.json, from `about_weights`.
     vtk: also write the fields of the shown cases as files that ParaView opens.
-    by: publisher of the figures' data, which refuses to write if a later start owns the folder.
+    writer: writes the figures' data; it raises an error if a later attempt owns the folder.
     """
 
     evaluator: Evaluator
@@ -56,7 +56,7 @@ class RunEvaluation:
     writer: Writer = UNFENCED
 
     def result(self, model: nn.Module, split: str) -> dict[str, Any]:
-        """Return the content of result.json for a split and a model; {} above rank 0. Every rank calls it."""
+        """Return result.json's content for a split and a model; {} on ranks other than 0. Every rank calls this."""
         group, problem = self.evaluator.group, self.evaluator.problem
         task, (dataset, indices) = problem.task, self._samples(split)
         errors: list[dict[str, np.ndarray]] = []
@@ -85,7 +85,7 @@ class RunEvaluation:
             **task.results(sample_metrics, metrics),
         }
         if task.baselines and task.fields:
-            # For every split, the nearest shape is searched among the shapes used in training.
+            # Whichever split is evaluated, the nearest shape is searched among the training shapes.
             scored: Any = Subset(dataset, indices)  # type: ignore[arg-type]
             train = problem.splits.train, problem.known_indices
             result["baselines"] = hook("baselines")(
@@ -113,7 +113,7 @@ class RunEvaluation:
         sample_metrics: SplitMetrics,
         errors: Mapping[str, Sequence[np.ndarray]],
     ) -> dict[str, Any]:
-        """Write the fields of a few telling cases; return the entry of result.json for the ParaView files."""
+        """Write the fields of a few chosen cases; return the entry of result.json for the ParaView files."""
         task, split = self.evaluator.problem.task, result["split"]
         dataset, indices = self._samples(split)
         shown = [
@@ -141,7 +141,7 @@ def about_weights(checkpoint: CheckpointFolder, weights: str) -> dict[str, Any]:
 
 
 def mean_pace(folder: RunFolder) -> dict[str, float | None]:
-    """Return the whole run's mean samples per second and device use, without evaluations, from its history."""
+    """Return the whole run's mean samples per second and device use from its history; evaluations are excluded."""
     rows = [row for row in read_metrics(folder.metrics) if row["kind"] == "training"]
     uses = [use for row in rows if (use := number(row, "device_use")) is not None]
     return {"samples_per_second": mean_rate(rows), "device_use": float(np.mean(uses)) if uses else None}
@@ -165,7 +165,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
         about = about_weights(checkpoint, weights)
         result = RunEvaluation(evaluator, folder, about, vtk=request.vtk).result(problem.model, request.split)
     if request.split == "test":
-        before = read_record(folder.result)  # Only the training can measure its time and arithmetic.
+        before = read_record(folder.result)  # Keeps time and arithmetic, which only training measures.
         result = {**{key: before[key] for key in ("time_use", "arithmetic") if key in before}, **result}
         with refusals_told(folder.path, elsewhere=folder.as_copy("evaluate")):
             write_record(folder.result, result)
@@ -187,14 +187,14 @@ MOST_POINTS = 100_000
 
 
 class Validation:
-    """The loop's evaluation of the validation split. It keeps one case for viewers of the run."""
+    """The training loop's evaluation of the validation split. It saves one case for displays of the running run."""
 
     def __init__(self, run: OpenRun, stop: AgreedStop) -> None:
         self.run, self.stop = run, stop
         self._next_case, self._has_warned = 0.0, False
 
     def __call__(self) -> dict[str, dict[str, float]]:
-        """Return the metrics of every kind of weights; {} above rank 0."""
+        """Return the metrics by kind of weights; {} on ranks other than 0."""
         problem, state, group = self.run.problem, self.run.state, self.run.group
         evaluator = self.run.evaluator(self.stop.check)
         metrics: dict[str, dict[str, float]] = {}
@@ -211,7 +211,7 @@ class Validation:
         return metrics
 
     def _warn_of_nan(self, metrics: Mapping[str, float], sample_metrics: SplitMetrics) -> None:
-        """Warn, once in a start, that NaN prevents a selection of weights, and name the samples whose metric is NaN."""
+        """Warn once per attempt that a NaN metric prevents the selection of weights; name the samples that have it."""
         run, name = self.run, self.run.selected_by.name
         if self._has_warned or not isnan(metrics.get(name, 0.0)):
             return
@@ -243,7 +243,7 @@ class Validation:
 def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any]) -> int:
     """Evaluate the test split with the selected weights, and write the result and the report.
 
-    `time_use`: of this start. Return 0, or why all ranks stopped early; the next start then repeats the evaluation.
+    time_use: of this attempt. Return 0, or the reason if all ranks stopped early; the next attempt evaluates again.
     """
     started, group = time.perf_counter(), run.group
     try:
@@ -273,7 +273,7 @@ def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any])
 
 
 def _of_training(run: OpenRun, time_use: dict[str, Any]) -> dict[str, Any]:
-    """Return the time use of the last start that made updates: this start may only repeat the evaluation."""
+    """Return the time use of the last attempt that made updates: this attempt may only repeat the evaluation."""
     rows = [] if time_use["updates"] else read_metrics(run.folder.metrics)
     last = next((row for row in reversed(rows) if row["kind"] == "time_use"), time_use)
     return {name: last[name] for name in time_use if name in last}
@@ -288,7 +288,7 @@ def _evaluate_selected(run: OpenRun, stop: AgreedStop) -> dict[str, Any]:
         selected = selected_checkpoint(folder.checkpoints, run.console.warn)
         about = about_weights(selected, weights)
         load_weights(model, selected, weights)
-    # Sent, not read: other hosts may not see the files of rank 0's host, or not yet.
+    # Send it from rank 0: other hosts may not see the files of rank 0's host, or not yet.
     about = group.from_first(about)
     group.copy_from_first(model_tensors(model).values())
     return RunEvaluation(run.evaluator(stop.check), folder, about, writer=run.lease).result(model, "test")

@@ -1,4 +1,4 @@
-"""The arithmetic of an update, and the share of this device's matrix-product rate that the run reached."""
+"""Count the operations of an update, and compare the run's rate with the device's rate of matrix products."""
 
 import time
 from typing import Any
@@ -17,10 +17,10 @@ CEILING_S = 0.05
 def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] | None:
     """Count the operations of a sample's forward and backward pass, and time matrix products on this device.
 
-    The run is not changed. `time_use`: how the time of its loop was used, by rank.
+    The run is not changed. `time_use`: how each rank's time in the loop was used.
     flops_per_sample: forward and backward, as torch counts them: matrix products, convolutions and attention.
     matmul_flops_per_second: the rate of square products in the precision of the run, on this rank's device.
-    share: the part of that rate which the forward and backward passes reached.
+    share: the fraction of that rate that the forward and backward passes reached.
     Return None if torch cannot count the model, or if the task makes its own updates.
     """
     if run.problem.task.updates_itself:

@@ -1,4 +1,4 @@
-"""One loss over the samples of all ranks: its inputs are gathered, and the gradient is that of the whole batch."""
+"""Gather the inputs of a loss over the samples of all ranks; its gradient is the gradient of the whole batch."""
 
 from collections.abc import Iterator, Mapping
 from zlib import crc32
@@ -11,7 +11,7 @@ from noether.launch.process_group.group import Group
 
 
 class Together(Mapping[str, Tensor]):
-    """Predictions or a batch of all ranks, in the order of the global batch. Every rank reads the same keys in turn.
+    """Predictions or a batch of all ranks, in the order of the global batch. Every rank must read the same keys.
 
     A tensor is gathered when it is first read. A scalar (such as a temperature) is the model's own and is not gathered.
     RequestError: a tensor does not have a row for each of the rank's `samples`, or its shape differs between ranks.
@@ -33,7 +33,7 @@ class Together(Mapping[str, Tensor]):
             own, group = self._own[key], self._group
             seen = f"{key} {tuple(own.shape)} of {own.dtype}"
             if not alike(seen, group) or len(own) != self._samples:
-                raise RequestError("cannot-gather", f"the loss of all ranks' samples cannot read {key}",
+                raise RequestError("cannot-gather", f"the loss over all ranks' samples cannot use {key}",
                                    seen=f"{seen} on rank {group.rank}", expected=f"({self._samples}, …) on every rank",
                                    fix=f"pad {key} to one length, or leave it out of the loss")  # fmt: skip
             self._every[key] = _rows_of_all(own, group)
@@ -46,7 +46,7 @@ def alike(said: str, group: Group) -> bool:
 
 
 def _rows_of_all(own: Tensor, group: Group) -> Tensor:
-    content = own.detach().contiguous().reshape(-1).view(torch.uint8)  # Of any type: a sum with zeros keeps each byte.
+    content = own.detach().contiguous().reshape(-1).view(torch.uint8)  # Sum bytes, which fits any type: others add 0.
     every = content.new_zeros(group.world_size, len(content))
     every[group.rank] = content
     rows, first = group.sum(every).view(-1).view(own.dtype).view(-1, *own.shape[1:]), group.rank * len(own)

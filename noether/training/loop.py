@@ -1,4 +1,4 @@
-"""The loop: micro-batches → one update → what is due before the next: rows, evaluation, checkpoint, stop."""
+"""The training loop: micro-batches → one update → then, if due: log rows, evaluation, checkpoint, stop."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from noether.training.update import Updater
 
 @dataclass
 class Loop:
-    """The training of a run: `run` makes every update that is left, or stops where all ranks agree to."""
+    """The training of a run: `run` makes the remaining updates, or stops at an update on which all ranks agree."""
 
     built: Run
     stop: AgreedStop
@@ -34,11 +34,11 @@ class Loop:
     observers: Observers = field(init=False)
 
     def run(self) -> int:
-        """Train on every rank; return 0 if the run is complete, else why all ranks stopped, with everything saved."""
+        """Train on every rank; return 0 if the run is complete, else the reason for which all saved and stopped."""
         built, group, progress = self.built, self.built.group, self.built.state.progress
         updater = self.updater = built.updater()
         observers = self.observers = Observers(built, updater.clock, self.trackers, self.profile, self.callbacks)
-        # An evaluation that a stop cut short comes before the first update.
+        # If a stop cut the last evaluation short, repeat it before the first update.
         here = self._pass(Boundary(evaluate=True, checkpoint=True)) if progress.evaluation_pending else Boundary()
         observers.begin()
         here.leaving = here.leaving or built.is_over()
@@ -51,7 +51,7 @@ class Loop:
             here = self._pass(self._due())
             if here.leaving:
                 break
-        if not here.leaving:  # A stop came while the next batch was awaited.
+        if not here.leaving:  # All ranks stopped while waiting for a batch.
             here = self._pass(Boundary(checkpoint=True))
         updater.close()
         self.time_use = observers.finish()
@@ -64,7 +64,7 @@ class Loop:
         return Boundary(evaluate=evaluate, checkpoint=built.length.is_due(trainer.checkpoint_every, update))
 
     def _pass(self, here: "Boundary") -> "Boundary":
-        """Evaluate, save and log what is due at a boundary; return it with why the ranks leave there, if they do."""
+        """Evaluate, save and log what is due at a boundary; return the boundary, with the reason if the ranks stop."""
         built, updater, progress = self.built, self.updater, self.built.state.progress
         progress.evaluation_pending, metric = here.evaluate, None
         here.reason = self.stop.agreed()
@@ -94,7 +94,7 @@ class Loop:
         """Evaluate the validation split with every kind of weights; return the selection metric.
 
         The metric is trainer.select_by under the selected weights (EMA if there are any), the same on every rank.
-        StopAgreed: raised on every rank if the ranks agree to stop before the evaluation is complete; nothing changes.
+        StopAgreed: raised on every rank if all agree to stop before the evaluation is complete; the state is unchanged.
         """
         built, progress = self.built, self.built.state.progress
         metrics, selected = self.validate(), built.state.selected_weights
@@ -118,7 +118,7 @@ class Loop:
 
 @dataclass
 class Boundary:
-    """What is due between two updates; `reason`: the signal or TIME_LIMIT that all ranks stop for, 0 if none."""
+    """The actions due between two updates. `reason`: the signal or TIME_LIMIT for which all ranks stop; else 0."""
 
     evaluate: bool = False
     checkpoint: bool = False
@@ -127,7 +127,7 @@ class Boundary:
 
 
 def update_batches(run: Run, clock: Clock, until: int) -> Iterator[list[Batch]]:
-    """Yield the micro-batches of each update from the state's progress to update `until`, on the device."""
+    """Yield the micro-batches of each update, on the device, from the state's next update up to `until`."""
     problem, group, config, done = run.problem, run.group, run.config, run.state.progress.updates
     order = RankOrder(run.order, run.batch.micro_batch_sizes(), group.rank, done, until)
     stream = training_batches(

@@ -13,7 +13,7 @@ from noether.training.time_use import Clock, EpochMetrics, LogWindow, Part, Upda
 
 
 class Observers:
-    """All that follows the updates of a run without changing them. Every rank calls each method."""
+    """Everything that observes the updates of a run without changing them. Every rank calls each method."""
 
     def __init__(
         self, built: Run, clock: Clock, trackers: Trackers, profile: UpdateProfile | None, callbacks: Sequence[Callback]
@@ -55,7 +55,7 @@ class Observers:
             self._log("evaluation", split="validation", weights=weights, selected=weights == selected, metrics=values)
 
     def after_evaluation(self, metrics: Mapping[str, float]) -> None:
-        """Call the callbacks; end the run if one of rank 0 returns True."""
+        """Call the callbacks; end the run if a callback on rank 0 returns True."""
         if not self._callbacks:
             return
         ending = [type(one).__name__ for one in self._callbacks if one.after_evaluation(self._built, metrics)]
@@ -77,13 +77,13 @@ class Observers:
         self._log("note", text=text, asked_for=True)
 
     def finish(self) -> dict[str, Any]:
-        """Close the profile; return, and log if an update was made, how the time since the start was used."""
+        """Close the profile; return how this attempt's time was used, and log it if an update was made."""
         if self._profile is not None:
             self._clock.switch(Part.LOGGING)
             self._profile.close()
         made, seconds = self._built.state.progress.updates - self._start_update, time.perf_counter() - self._began
         time_use = {"updates": made, "seconds": seconds, **self._window.finish().as_dict()}
-        if made:  # Readers of the last such row want the one of the training.
+        if made:  # Readers use the last such row: it must be from training.
             self._log("time_use", **time_use)
         return time_use
 

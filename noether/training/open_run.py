@@ -1,4 +1,4 @@
-"""A run that is built and open on one rank: its records, and its trackers, saver and profile."""
+"""A run that is built and open on one rank, with its records, trackers, checkpoint saver and profile."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class OpenRun(Run):
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """Return the description of the run in each checkpoint of this start."""
+        """Return the description of the run that every checkpoint of this attempt holds."""
         return {
             "run_id": self.folder.run_id,
             "world_size": self.group.world_size,
@@ -60,7 +60,7 @@ class OpenRun(Run):
 
 
 def open_run_services(run: OpenRun) -> Services:
-    """Return the services that the settings name, to which rank 0 passes the rows."""
+    """Return the tracking services that the settings name; rank 0 sends them the log rows."""
     names = run.config.tracker.services if run.group.is_first else ()
     weights = tuple(run.state.evaluation_models())
     facts = RunFacts(run.folder.run_id, run.folder.path, run.about["config"], run.described, weights)
@@ -68,7 +68,7 @@ def open_run_services(run: OpenRun) -> Services:
 
 
 def open_trackers(run: OpenRun, services: Services) -> Trackers:
-    """Return the trackers, which print the rows and, on rank 0, keep them, from the state's update on."""
+    """Return the trackers, which print the log rows and, on rank 0, also write them to files and services."""
     config, folder, console, lease, length = run.config, run.folder, run.console, run.lease, run.length
     start_update = run.state.progress.updates
     lengths = {"start_update": start_update, "total_updates": length.total_updates}
@@ -90,7 +90,7 @@ def open_saver(run: OpenRun, trackers: Trackers, deadline: Deadline | None) -> S
     writer = None
     if run.group.is_first:
         keep = run.config.trainer.keep_checkpoints
-        # A checkpoint gets its name only when the rows that led to it are on the disk.
+        # A checkpoint gets its final name only after all rows logged before it are on disk.
         writer = CheckpointWriter(run.folder.checkpoints, keep=keep, writer=run.lease, before_rename=trackers.sync)
     return Saver(run.group, writer, run.about, run.selected_by, run.console.warn, deadline)
 
@@ -104,7 +104,7 @@ def open_profile(run: OpenRun) -> UpdateProfile | None:
 
 
 def is_complete(run: OpenRun) -> bool:
-    """Return whether the run is over, and its folder (which rank 0 sees) has the result and nothing newer."""
+    """Return whether the run is over and its folder, read on rank 0, has the result and nothing newer."""
     if not run.is_over():
         return False
     newest = max(newest_update(run.folder.checkpoints), last_update(read_metrics(run.folder.metrics)) or 0)
@@ -124,20 +124,20 @@ def record_plan(run: OpenRun, plan: dict[str, Any]) -> None:
 
 
 def tell_of_stop(run: OpenRun, name: str) -> None:
-    """Report and record a stop at once: an update may take longer than this process has left to live."""
+    """Report and record a stop at once, because this process may be killed before the current update ends."""
     update = run.state.progress.updates + 1
     run.write_if_first(lambda: record_asked(run.folder, run.lease.own.number, name, update))
     run.console.say(f"{name}: the run stops and saves as soon as what is under way is done (update {update})")
 
 
 def leave(run: OpenRun, reason: int) -> int:
-    """Record how this start ended, and print how to continue if it was stopped; return the exit code."""
+    """Record how this attempt ended, and print how to continue if it was stopped; return the exit code."""
     folder, lease, updates = run.folder, run.lease, run.state.progress.updates
     outcome = describe_stop(reason) if reason else "done"
     run.write_if_first(lambda: record_outcome(folder, lease.own.number, newest_update(folder.checkpoints), outcome))
     if not reason:
         return ExitCode.DONE
-    # Before any rank leaves: a scheduler that sees one leave may kill the rest, and their exit code with them.
+    # Print before any rank exits: when one exits, a scheduler may kill the others, whose exit code is then lost.
     run.write_if_first(lambda: record_stop(folder, outcome, newest_update(folder.checkpoints), lease))
     run.group.barrier()
     if run.group.is_first:

@@ -20,10 +20,10 @@ from noether.launch.process_group.torch_internals import LightAdamW, LightSGD, W
 def build_optimizer(
     config: OptimizerConfig, model: nn.Module, parts: Mapping[str, nn.Module] | None = None
 ) -> Optimizer:
-    """Build the optimiser of a model's trainable parameters; with `parts`, one optimiser for each part, joined.
+    """Build the optimiser of a model's trainable parameters; with `parts`, join one optimiser for each part.
 
-    Biases, norms and every other parameter of fewer than two axes do not decay unless `decay_all` is set. RequestError:
-    the user's own class is not an optimiser, or a run cannot use or resume it.
+    Without `decay_all`, weight decay leaves out biases, norms and other parameters of fewer than two axes.
+    RequestError: the user's own class is not an optimiser, or a run cannot use or resume it.
     """
     if parts:
         return JoinedOptimizer({name: build_optimizer(config, part) for name, part in parts.items()})
@@ -79,7 +79,7 @@ class Lion(WithoutCompiler):
 
 
 def _momenta(optimizer: Optimizer, parameters: list[Tensor], name: str) -> list[Tensor]:
-    """Return the momentum of each parameter, initially zero, which the optimiser's state holds under `name`."""
+    """Return each parameter's momentum from the optimiser's state under `name`; create it as zero if missing."""
     for parameter in parameters:
         if name not in optimizer.state[parameter]:
             optimizer.state[parameter][name] = torch.zeros_like(parameter)
@@ -124,7 +124,7 @@ def orthogonal(matrices: Tensor, steps: int) -> Tensor:
 
     A GPU uses bfloat16, which is as good and faster; a CPU uses the matrices' own precision, because without bfloat16
     units it multiplies bfloat16 at a seventh of float32's rate (192 × 768, torch 2.13, an AMD EPYC). The polynomial is
-    Jordan's: it lifts small singular values fast, and leaves all between about 0.7 and 1.2.
+    Jordan's: it raises small singular values fast, and ends with all of them between about 0.7 and 1.2.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = matrices.shape[-2] > matrices.shape[-1]
@@ -148,13 +148,13 @@ class JoinedOptimizer(WithoutCompiler):
             self.defaults |= part.defaults
             self.state.update(part.state)
         of_own = [part.built_groups for part in parts.values() if hasattr(part, "built_groups")]
-        if of_own:  # All are the user's own class, which checks itself what it loads.
+        if of_own:  # The user's own class itself checks the state that it loads.
             self.built_groups = [group for groups in of_own for group in groups]
             self.needed_state = None  # type: ignore[assignment]
         self._deal(iter(self.param_groups), self.state)
 
     def _deal(self, groups: Iterator[dict[str, Any]], state: Any) -> None:
-        """Give each part its groups, and the state that all share."""
+        """Give each part's optimiser its parameter groups and the shared state."""
         for part in self.parts.values():
             part.param_groups, part.state = [next(groups) for _ in part.param_groups], state
             if isinstance(part, JoinedOptimizer):
@@ -197,7 +197,7 @@ def muon_for_matrices(groups: Iterable[dict[str, Any]], config: MuonConfig, *, f
 
 
 def build_own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Optimizer:
-    """Build the user's own optimiser, after a trial update of copies. RequestError: as `build_optimizer`."""
+    """Try the user's own optimiser on copies of the weights, then build it. RequestError: as `build_optimizer`."""
     few = [{**group, "params": [nn.Parameter(one.detach().clone()) for one in group["params"][:1]]} for group in groups]
     trial = _own(config, few)
     step = inspect.signature(trial.step).parameters.values()

@@ -26,7 +26,7 @@ RESERVED = {*POSITION, *(metric.name for metric in OF_THE_LOOP), "time_use", "sl
 
 
 def check_own_update(kind: Any, trainer: TrainerConfig, accumulation_steps: int) -> None:
-    """Raise RequestError if no run can make the class's own update, or not with these settings."""
+    """Raise RequestError if the class's own update is unusable, or cannot be used with these settings."""
     if not (isinstance(kind, type) and issubclass(kind, Task)) or kind.update is Task.update:
         return
     if kind.metrics is Task.metrics and kind.loss is Task.loss:
@@ -45,7 +45,7 @@ def check_own_update(kind: Any, trainer: TrainerConfig, accumulation_steps: int)
 def parts_of(task: Task, model: nn.Module) -> dict[str, nn.Module]:
     """Return the parts of a model by the names of their optimisers; {} if the trainer makes the updates.
 
-    RequestError: a parameter that is trained belongs to no part or to two, or a part has nothing to train.
+    RequestError: a trained parameter belongs to no part or to two parts, or a part has nothing to train.
     """
     if not task.updates_itself:
         return {}
@@ -69,7 +69,7 @@ def parts_of(task: Task, model: nn.Module) -> dict[str, nn.Module]:
 
 
 class OwnUpdater(Updater):
-    """An updater whose task makes each update. `Updater`'s guarantees on a gradient hold for each step of a part."""
+    """An updater that lets the task make each update. Each step of a part has `Updater`'s guarantees on gradients."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -149,7 +149,7 @@ class OwnUpdater(Updater):
 
 
 class PartOptimizer:
-    """The optimiser with which `Task.update` steps one part. `optimizer` is torch's; each step sets its rate."""
+    """The optimiser of one part, which `Task.update` steps. `optimizer`: torch's, whose rate each step sets."""
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, updater: OwnUpdater) -> None:
         self.name, self.optimizer, self._updater = name, optimizer, updater

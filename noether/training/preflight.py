@@ -1,4 +1,4 @@
-"""Checks made before a run starts, of what would fail later. Torch is imported only for a user's own components."""
+"""Check before a run starts for faults that would end it later. Import torch only for the user's own components."""
 
 import importlib.util
 import os
@@ -36,7 +36,7 @@ def check_start(config: RunConfig, target: ResumeTarget) -> StampedFile | None:
 
 
 def check_own_code_of_ranks(config: RunConfig, plan: RunPlan) -> None:
-    """Refuse the user's own code as `check_own_code` does, in a process that imports torch for the ranks too."""
+    """Run `check_own_code` in the process that imports torch: the ranks' fork server, or this one for a single rank."""
     if not config.own_code():
         return
     placement, steps = plan.placement, plan.batch.accumulation_steps
@@ -51,14 +51,14 @@ def check_own_code_of_ranks(config: RunConfig, plan: RunPlan) -> None:
 
 
 def check_software(config: RunConfig, placement: Placement) -> None:
-    """Refuse a torch that does not fit this host's devices, or no compiler; first, as checkpoints take long to read."""
+    """Refuse a torch that does not fit this host's devices, or a missing compiler, before reading any checkpoint."""
     _check_torch(placement)
     if config.trainer.compile:
         refuse_without_compiler(placement.workers[0].device.kind, os.environ, image_engine(os.environ))
 
 
 def _check_torch(placement: Placement) -> None:
-    """Refuse GPUs if torch is built for the CPU: each rank would end with an error of torch."""
+    """Refuse GPUs if torch is built for the CPU only: it would raise an error on every rank."""
     found = importlib.util.find_spec("torch")  # Finds torch without importing it.
     if placement.workers[0].device.kind != "cuda" or found is None or found.origin is None:
         return
@@ -76,7 +76,7 @@ def refuse_without_compiler(
 ) -> None:
     """Refuse if the compiler that torch.compile needs is not installed; CXX and CC choose another compiler.
 
-    `engine`: the container engine, if this runs in an image of the project, for the message.
+    engine: the container engine, for the message, if this runs in one of the project's images.
     """
     variable, language, known = ("CC", "C", C_COMPILERS) if device_kind == "cuda" else ("CXX", "C++", CPP_COMPILERS)
     asked = environ.get(variable)

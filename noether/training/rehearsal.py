@@ -16,7 +16,7 @@ from noether.core.tasks.base import Task
 from noether.launch.process_group.group import Group
 
 NCCL_BYTES = 512 * 2**20
-"""Room for NCCL's channels and connections, which it allocates at the first collective call."""
+"""Memory for NCCL's channels and connections, which it allocates at the first collective call."""
 
 
 def rehearsal_batch(problem: Problem, samples: int, device: torch.device, precision: Precision) -> Batch:
@@ -36,7 +36,7 @@ def loss_of(model: Callable[[Any], Any], task: Task, precision: Precision, batch
 
 
 def updates_that_fit(micro: int) -> AbstractContextManager[None]:
-    """Refuse an update whose micro-batches of `micro` samples do not fit in memory; suggest a setting."""
+    """If an update in the block runs out of memory, raise RequestError with a setting instead of `micro` samples."""
     otherwise = "trainer.recompute=true      (or fewer points: dataset.points_per_update)"
     return smaller_when_full("an update", "trainer.max_batch_size", micro, otherwise)
 
@@ -44,8 +44,8 @@ def updates_that_fit(micro: int) -> AbstractContextManager[None]:
 def still_to_come(model: nn.Module, group: Group) -> int:
     """Return the bytes of GPU memory that updates take in addition to a forward and backward pass.
 
-    For each trained weight two numbers of the optimiser (Adam's; others keep less) and, with several ranks, one in
-    DDP's buckets; NCCL's own buffers are added.
+    Count two numbers per trained weight in the optimiser's state (as for Adam; others keep fewer) and, with several
+    ranks, one number in DDP's buckets; add NCCL's own buffers.
     """
     if group.device.type != "cuda":
         return 0

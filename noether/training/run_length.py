@@ -37,7 +37,7 @@ class RunLength:
 
 
 def plan_length(order: GlobalOrder, trainer: TrainerConfig) -> RunLength:
-    """Return the length of the settings in updates. RequestError: the training split is smaller than one batch."""
+    """Return the length that the settings give. RequestError: the training split is smaller than one batch."""
     size, updates_per_epoch = order.effective_batch_size, order.updates_per_epoch
     if not updates_per_epoch:
         raise RequestError("too-few-samples", "the training split is smaller than one effective batch",

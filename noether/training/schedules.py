@@ -22,7 +22,7 @@ from noether.training.run_length import RunLength
 Curve = Callable[[int], float]
 """update (0-based) → learning rate."""
 MOMENTUM = 0.9
-"""The momentum of the optimiser that a schedule of torch is tried with; a schedule that changes it cycles momentum."""
+"""The trial optimiser's momentum for a schedule of torch. If the schedule changes this value, it cycles momentum."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Schedule:
         return self.curve(update)
 
     def set_momentum(self, optimizer: Optimizer, update: int) -> None:
-        """Set the momentum (AdamW: betas[0]) of an update, if the schedule cycles it. RequestError: there is none."""
+        """Set the momentum (AdamW: betas[0]) of an update, if the schedule cycles it. RequestError: it has none."""
         for group in optimizer.param_groups if self.momenta else ():
             if "betas" in group:
                 group["betas"] = (self.momenta[update], *group["betas"][1:])
@@ -53,7 +53,7 @@ class Schedule:
                 raise _unusable("a cycle of momentum", seen, expected, "schedule.cycle_momentum=false")
 
     def evaluated(self, *metrics: float) -> None:
-        """Pass the selection metric of each evaluation, in their order, to the plateau."""
+        """Pass the selection metrics of evaluations, in order, to ReduceLROnPlateau if it is used."""
         if self.plateau is not None:
             for metric in metrics:
                 self.plateau.step(metric)
@@ -62,8 +62,8 @@ class Schedule:
 def build_schedule(config: ScheduleConfig, peak: float, length: RunLength, better: str = "lower") -> Schedule:
     """Return the learning rate of each update of the whole run, which does not depend on the world size.
 
-    `better`: "lower" or "higher", of the selection metric. RequestError: the user's own function does not return a
-    schedule, or torch's class does not take the options.
+    `better`: which selection metric is better, "lower" or "higher". RequestError: the user's own function does not
+    return a schedule, or torch's class does not take the options.
     """
     total, schedule = length.total_updates, Schedule(lambda update: peak)
     last = max(total - 1, 1)

@@ -1,4 +1,4 @@
-"""The start of a run: check its request, show the plan, prepare the data, take the folder, start the workers."""
+"""Start a run: check the request, show the plan, prepare the data, take the run folder, start the workers."""
 
 import os
 import signal
@@ -46,10 +46,10 @@ from noether.training.tensorboard_page import beside_run
 class TrainRequest:
     """The parent process's request to its workers.
 
-    target: the start of the run, chosen by the parent of rank 0; None in other parents, whose ranks get it from rank 0.
-    data: folder of the data on this host. plan: of this host. quiet: print nothing.
-    weights: initial weights of the run, as the parent of rank 0 verified them on its host.
-    deadline: the time by which the run must have left, found by the parent of rank 0; None if unknown.
+    target: where the run starts, chosen by rank 0's parent; None in other parents, whose ranks get it from rank 0.
+    data: the data folder on this host. plan: the plan for this host. quiet: print nothing.
+    weights: the file of the initial weights, as the parent of rank 0 verified it on its host.
+    deadline: the time by which the run must have exited, found by the parent of rank 0; None if unknown.
     """
 
     config: RunConfig
@@ -61,7 +61,7 @@ class TrainRequest:
     quiet: bool = False
 
 
-# By name, because only the ranks import what they need.
+# Names, not functions, because only the ranks import these modules.
 TRAIN, DRY_RUN = "noether.training.train.train_worker", "noether.training.dry_run.dry_run_worker"
 
 
@@ -75,7 +75,7 @@ def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, te
     weights = check_start(config, target)
     check_own_code_of_ranks(config, plan)
     data, info = _prepare(config, plan, start, console, logs_stay=True)
-    # Last, so that a refused request leaves no empty folder among the runs and does not move the old one.
+    # Done last, so that a refused request neither leaves an empty run folder nor moves the old one.
     if aside is not None:
         set_aside(target.folder, aside)
         console.say(f"reset  the old run is kept as {aside}")
@@ -97,10 +97,10 @@ def start_run(config: RunConfig, plan: RunPlan, start: Start, *, reset: bool, te
 
 
 def _leave_folder(lease: Lease, code: int, stopped_by: signal.Signals | None) -> None:
-    """Record how this start ended, unless its ranks have, and release the folder."""
+    """Record how this attempt ended, unless its ranks have recorded it, and release the folder."""
     if stopped_by is not None or code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
         folder, outcome = lease.folder, stopped_by.name if stopped_by is not None else "failed"
-        with suppress(OSError, FencedError):  # A newer start owns the folder, so write nothing.
+        with suppress(OSError, FencedError):  # A newer attempt owns the folder, so write nothing.
             lease.check()
             record_outcome(folder, lease.own.number, newest_update(folder.checkpoints), outcome)
     lease.release(code)
@@ -109,7 +109,7 @@ def _leave_folder(lease: Lease, code: int, stopped_by: signal.Signals | None) ->
 def _prepare(
     config: RunConfig, plan: RunPlan, start: Start, console: Console, *, logs_stay: bool
 ) -> tuple[Path | None, RunInfo]:
-    """Show the plan, prepare the data and hold the run's ports; return the data's folder here, and the ranks' info."""
+    """Show the plan, prepare the data, reserve the run's ports; return this host's data folder and the ranks' info."""
     console.say(*render_placement(plan.placement, plan.batch, every_reason=False), "", sep="\n")
     data = prepare_with_bar(config, console)
     limits = with_environment(config.distributed, os.environ)
@@ -126,10 +126,10 @@ def _run_ranks(target: str, request: TrainRequest, logs: Path, info: RunInfo, st
 
 
 def _train(request: TrainRequest, logs: Path, info: RunInfo, start: Start) -> tuple[int, signal.Signals | None]:
-    """Train; return the exit code, and the signal that ended ranks before they had met.
+    """Train; return the exit code, and the signal, if any, that ended ranks before all had connected.
 
-    The newest checkpoint is unchanged then, and the run is to be continued. That does not hold for a Ctrl-C: a person
-    who ends a run right after its start does not want it continued.
+    After such a signal the newest checkpoint is unchanged, and the run is to be continued. Ctrl-C is an exception: a
+    person who ends a run right after its start does not want it continued.
     """
     code = _run_ranks(TRAIN, request, logs, info, start)
     asked = (signal.Signals(number) for number in STOP_SIGNALS if number != signal.SIGINT)
@@ -150,7 +150,7 @@ def _open_folder(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> tupl
         lease = take_lease(folder, is_task=is_task, start_update=start_update, after=target.attempts)
         lease.drop(folder.stopped)
         write_record(folder.environment, describe_environment(), lease)
-        if target.checkpoint is None:  # Before the first worker starts, so that a crash leaves it.
+        if target.checkpoint is None:  # Before any worker starts, so that it outlives a crash.
             write_record(folder.plan, plan.as_dict(), lease)
             mark_own(folder, config)
             write_whole(folder.config, dump_config(config), lease)  # Last: from now on a run of this name exists.
@@ -159,7 +159,7 @@ def _open_folder(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> tupl
 
 
 def _say_start(config: RunConfig, target: ResumeTarget, start: Start, console: Console) -> Deadline | None:
-    """Print the run's folder, and what has changed; return the time by which the run must have left."""
+    """Print the run's folder and the changed settings; return the time by which the run must have exited."""
     console.say(f"run    {target.folder.path}")
     if killed := killed_while_stopping(target.folder, target.attempts):
         console.say(f"before {killed}")
@@ -172,7 +172,7 @@ def _say_start(config: RunConfig, target: ResumeTarget, start: Start, console: C
 
 
 def _join(config: RunConfig, plan: RunPlan, start: Start) -> int:
-    """Start a host's ranks without rank 0, which chooses the run's folder and decides whether the run starts."""
+    """Start the ranks of a host without rank 0; rank 0's host chooses the folder and decides if the run starts."""
     check_software(config, plan.placement)
     data, info = _prepare(config, plan, start, Console(None, speaks=False), logs_stay=False)
     with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
@@ -184,7 +184,7 @@ def _choose_folder(
 ) -> tuple[ResumeTarget, Path | None]:
     """Return where a run starts, and where to keep the folder that it replaces; None if it replaces none.
 
-    With `reset`, a requeued job or a launcher's restart has the same command: it continues the first attempt's run.
+    A requeued job or a launcher's restart repeats the command with `reset`; it continues the first attempt's run.
     """
     if not reset:
         return find_target(config, console.warn), None

@@ -30,12 +30,12 @@ from noether.runs.metrics import Metrics, described_in
 from noether.runs.records import finite_values, mapping, read_record, write_record
 
 READ_S = 2.0
-"""The longest wait for the output of an ended training: a process that its code has started may hold the pipe open."""
+"""The longest wait for output after a training has ended: a process that its code started may hold the pipe open."""
 
 
 @dataclass(frozen=True)
 class SweptRun:
-    """One run of a sweep: its folder, all its overrides, and those that differ between the runs."""
+    """One run of a sweep: its folder, all its overrides, and the overrides that differ between the runs."""
 
     folder: RunFolder
     words: tuple[str, ...]
@@ -104,7 +104,7 @@ def plan_here(
 
 
 def checked_plan(overrides: Sequence[str], hp: str | None, visible_devices: str | None = None) -> RunPlan:
-    """Return the plan of train for a run. RequestError: as train raises it, if the plan is for this machine."""
+    """Return the plan of a run. If the plan is for this machine, raise RequestError as `noether train` does."""
     config = load_run_config(overrides, hp)
     plan = plan_run(config, visible_devices=visible_devices)
     if visible_devices is None:
@@ -144,17 +144,17 @@ def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], describe
 
 
 def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") -> tuple[str, list[SweptRun], str]:
-    """Return the sweep's name, its runs, and what to add to the command to continue them."""
+    """Return the sweep's name, its runs, and the words to add to the command to continue them."""
     expanded, configs = load_sweep(overrides, hp, verb)
     base, names = configs[0].run_id or new_run_id(), [config.run_id for config in configs]
     runs, called = [], [name or base for name in names]
     if len(set(names)) < len(names) or len(names) == 1:  # Otherwise run_id is swept and names each run.
-        numbered = [f"{name}-{number}" for number, name in enumerate(called)]  # As earlier versions named them.
+        numbered = [f"{name}-{number}" for number, name in enumerate(called)]  # Earlier versions' names.
         begun = is_run(configs[0].output_path / numbered[0])
         called = numbered if begun else run_names(called, varied(expanded))
     for config, words, differs, run_id in zip(configs, expanded, varied(expanded), called, strict=True):
         placement = plan_run(config).placement
-        # Each process of a launcher would start its own sweep, or all runs would share a store.
+        # Each process of a launcher would start its own sweep, or all runs would meet in the same store.
         if len(placement.workers) != placement.world_size or placement.endpoint.served_by:
             raise RequestError("sweep-inside-a-launcher", "a sweep starts its runs itself, one after another",
                                seen=f"{placement.launcher} has placed {placement.world_size} ranks",
@@ -167,10 +167,10 @@ def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") ->
 
 
 def train_apart(words: Sequence[str], read: Callable[[IO[bytes]], None] | None = None, **options: Any) -> int:
-    """Run `noether train WORDS` in its own process to its end, and pass signals on to it; return its exit code.
+    """Run `noether train WORDS` in its own process, pass signals on to that process, and return its exit code.
 
-    It saves and stops when this process is killed. `options` are those of `Popen`; `read` reads the stream for which
-    they request a pipe: stderr, or stdout with stderr in it.
+    If this process is killed, the training saves and stops. options: arguments of `Popen`. read: reads the stream for
+    which `options` request a pipe: stderr, or stdout combined with stderr.
     """
     command = [sys.executable, "-m", "noether", "train", *words]
     process = subprocess.Popen(command, preexec_fn=partial(set_death_signal, signal.SIGTERM), **options)

@@ -1,4 +1,4 @@
-"""TensorBoard on the loopback: for finished runs, or for one that trains, until it ends."""
+"""Serve TensorBoard to this machine only: for finished runs, or for a training run until it ends."""
 
 import signal
 import subprocess
@@ -20,7 +20,7 @@ ENDS_WITHIN_S = 5.0
 def serve_here(paths: tuple[str, ...], port: str | None) -> int:
     """Serve runs, or the runs in a folder, until Ctrl-C or SIGTERM.
 
-    port: None chooses the first free one from 6006 on. RequestError: a path without events, or an invalid port.
+    port: None for the first free port from 6006 on. RequestError: a path has no event files, or the port is invalid.
     """
     if port is not None:
         number_of("port", port, int, 0, 2**16 - 1, "--port 0      (any free one)")
@@ -31,12 +31,12 @@ def serve_here(paths: tuple[str, ...], port: str | None) -> int:
 
 
 def beside_run(folder: RunFolder, wanted: bool) -> AbstractContextManager[object]:
-    """Return a context in which one run's events are served, at any free port, if `wanted`."""
+    """If `wanted`, return a context that serves one run's events at any free port; else an empty context."""
     return _serving({folder.path.absolute().name: folder.tensorboard.absolute()}, "0") if wanted else nullcontext()
 
 
 def event_folders(paths: tuple[str, ...]) -> dict[str, Path]:
-    """Return the folders of event files by the names that the page shows. RequestError: a path or run without any."""
+    """Return the folders of event files by the names that the page shows. RequestError: a path has no event files."""
     found: dict[str, Path] = {}
     for path in paths:
         folder = Path(path).expanduser()
@@ -56,9 +56,9 @@ def event_folders(paths: tuple[str, ...]) -> dict[str, Path]:
 
 @contextmanager
 def _serving(folders: Mapping[str, Path], port: str | None) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start the server, which prints its address; end it with the block, or with this process if that is killed.
+    """Start the server, which prints its address; stop it when the block ends or this process is killed.
 
-    It has its own session, so that a Ctrl-C reaches only this process, which may have a run to save first.
+    The server has its own session, so that Ctrl-C reaches only this process, which may have a run to save first.
     """
     with tempfile.TemporaryDirectory(prefix="noether-tensorboard-") as logdir:
         for name, folder in folders.items():  # The page shows the names of these links.

@@ -33,18 +33,18 @@ NAMES = tuple(part.name.lower() for part in Part)
 COMPUTING = (Part.FORWARD, Part.BACKWARD, Part.REDUCTION, Part.OPTIMIZER)
 """The parts that a GPU computes while its host runs ahead."""
 OWN_WORK = (Part.DATA, Part.COPY, Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER)
-"""The parts in which ranks differ: the rest is waiting, or the same on all ranks."""
+"""The parts whose times differ between ranks; the other parts are waiting, or the same on all ranks."""
 TRAINING = (*OWN_WORK, Part.REDUCTION, Part.OTHER)
-"""The parts that samples per second are counted over: all but logging, evaluations and checkpoints."""
+"""The parts whose time is used to compute samples per second: all but logging, evaluations and checkpoints."""
 MOST_MARKS = 4000
-"""The most events kept between two readings; later updates are assumed to be divided like the earlier ones."""
+"""The most events kept between two readings; later updates are assumed to divide their time like earlier ones."""
 
 
 class Clock:
-    """Seconds by part since the last reading. `switch` costs a fraction of a microsecond on the CPU.
+    """A clock of the seconds by part since its last reading. `switch` costs a fraction of a microsecond on the CPU.
 
-    With a GPU the host only queues the work, so that its own time does not show the parts of an update. Events recorded
-    on the device's stream, without waiting, divide the host's time for the computing parts.
+    With a GPU, the host only queues the work, so its own time cannot tell the parts of an update apart. Instead, events
+    recorded on the device's stream, without waiting, show how to divide the host's time among the computing parts.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -70,7 +70,7 @@ class Clock:
     def take(self) -> list[float]:
         """Return the seconds by part since the last call. On a GPU, wait for the work queued before this part."""
         if self._marks:
-            # Times can be read only of events that the device has passed, so no event is recorded here.
+            # The time of an event can be read only after the device has passed it, so record no event here.
             self._marks[-1][1].synchronize()
         self._count()
         seconds, self._seconds = self._seconds, [0.0] * len(Part)
@@ -103,7 +103,7 @@ class TimeTable:
         return dict(zip(NAMES, self.ranks.mean(axis=0).round(6).tolist(), strict=True))
 
     def slowest(self) -> dict[str, Any] | None:
-        """Return the rank with most work, its host and its excess over the rest's mean, as a share; None if alone."""
+        """Return the rank with the most work, its host, and its excess over the others' mean as a share of its time."""
         if len(self.ranks) < 2:
             return None
         work = self.ranks[:, OWN_WORK].sum(axis=1)
@@ -119,10 +119,10 @@ class TimeTable:
 
 
 class UpdateProfile:
-    """A trace of `updates` updates of a start, from its third on, in `folder`, one file for each rank.
+    """A trace of `updates` updates, from an attempt's third update on: one file per rank in `folder`.
 
     The first updates also load, allocate and compile. `trace-rank-0.json.gz` opens at https://ui.perfetto.dev; on a
-    GPU, `memory-rank-0.pickle` opens at https://pytorch.org/memory_viz. A failure to write only calls `warn`.
+    GPU, `memory-rank-0.pickle` opens at https://pytorch.org/memory_viz. If a write fails, only call `warn`.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class UpdateMetrics:
 
     loss: this rank's mean loss over its samples. gradient_norm: norm of the whole gradient, before clipping.
     skipped: why the weights were not updated; None if they were.
-    counts: sums of the task's counts over this rank's samples. numbers: those that a task's own update returned.
+    counts: sums of the task's counts over this rank's samples. numbers: values that a task's own update returned.
     """
 
     loss: Tensor
@@ -182,9 +182,9 @@ class UpdateMetrics:
 
 
 class LogWindow:
-    """Sums over the updates since the last log row, which do not read the device in between.
+    """Sums over the updates since the last log row; adding an update does not wait for the device.
 
-    `own`: the task makes the updates; each of their numbers is averaged over the updates that returned it.
+    own: whether the task makes the updates. Each number is averaged over the updates that returned it.
     """
 
     def __init__(self, group: Group, effective_batch_size: int, clock: Clock, *, own: bool = False) -> None:
@@ -209,8 +209,8 @@ class LogWindow:
         self._updates += 1
 
     def read(self) -> dict[str, Any]:
-        """Return the means since the last call, over all ranks, and start anew. Every rank calls it."""
-        self._clock.switch(Part.REDUCTION)  # The device finishes what was queued; the slower ranks arrive.
+        """Return the means since the last call, over all ranks, and reset the sums. Every rank calls this."""
+        self._clock.switch(Part.REDUCTION)  # Wait for the device's queued work and for slower ranks.
         own = float(self._loss) / self._updates
         seconds = self._clock.take()
         table = self._group.table([own, *seconds])
@@ -244,7 +244,7 @@ class LogWindow:
         return self.total
 
     def _device_use(self) -> float | None:
-        """Return this device's busy share of the time since the last row, 0 to 1: by the driver, or by CPU time."""
+        """Return the busy share (0 to 1) of this device since the last row, from the driver or from CPU time."""
         if self._group.device.type == "cuda":
             try:
                 return torch.cuda.utilization(self._group.device) / 100
@@ -259,10 +259,10 @@ class LogWindow:
 
 
 class EpochMetrics:
-    """Sums over the updates of an epoch, which do not read the device in between.
+    """Sums over the updates of an epoch; adding an update does not wait for the device.
 
-    Each sample counts once, with the weights of the update that learned from it. A skipped update does not count.
-    `samples_per_update`: of this rank. `counts`: False for a task without counts, for which nothing is summed.
+    Each sample is counted once, in the forward pass of its update. Skipped updates are not counted.
+    samples_per_update: samples of this rank. counts: False for a task without counts, for which nothing is summed.
     """
 
     def __init__(self, group: Group, samples_per_update: int, *, counts: bool = True) -> None:
@@ -285,9 +285,9 @@ class EpochMetrics:
         self._samples += self._per_update
 
     def read(self) -> dict[str, Any]:
-        """Return the means over the samples since the last call, and their number; {} if there are none.
+        """Return the means over the samples since the last call, and the number of samples; {} if there are none.
 
-        Every rank calls it: all have skipped the same updates. The names of the counts may differ between batches.
+        Every rank calls this, and all skip the same updates. The names of the counts may differ between batches.
         """
         if not self._samples:
             return {}
@@ -300,7 +300,7 @@ class EpochMetrics:
 
 
 def resident_mib() -> float | None:
-    """Return the host memory that this process holds now, in MiB; None if the kernel does not tell."""
+    """Return the host memory that this process holds now, in MiB; None if the kernel does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

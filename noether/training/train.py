@@ -28,7 +28,7 @@ from noether.training.start import TrainRequest
 
 def train_worker(context: WorkerContext, request: TrainRequest) -> int:
     """Train as one rank of a run; return DONE, or CHECKPOINTED if it was stopped with everything saved."""
-    stop = AgreedStop()  # Its handlers come first: a stop requested while data is read waits for the first boundary.
+    stop = AgreedStop()  # Handlers come first: a stop requested while data is read takes effect at the first boundary.
     with stop.listening(meets=context.world_size > 1), joined_group(context) as group:
         stop.join(group)
         output, own_code = request.config.output_path.expanduser(), request.config.own_code()
@@ -38,7 +38,7 @@ def train_worker(context: WorkerContext, request: TrainRequest) -> int:
 
 def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: AgreedStop) -> int:
     target = group.from_first(request.target)
-    assert target is not None  # Rank 0's own.
+    assert target is not None  # Rank 0 always has one.
     run = _build(request, target, group)
     callbacks = [kind() for kind in callback_classes(run.config.trainer.callbacks)]
     if target.checkpoint is not None:
@@ -61,7 +61,7 @@ def _build(request: TrainRequest, target: ResumeTarget, group: Group) -> OpenRun
     with refusals_told(folder.path):
         if group.is_first:
             lease.check()
-        # On a host without rank 0's file system this makes the folder of its logs; rank 0's host has it already.
+        # Create the log folder on hosts that do not share rank 0's file system; on rank 0's host it exists.
         folder.logs.mkdir(parents=request.target is None, exist_ok=True)
         console = Console(folder.logs / f"rank-{group.rank}.log", speaks=group.is_first)
     resuming, batch = target.checkpoint is not None, request.plan.batch
@@ -72,7 +72,7 @@ def _build(request: TrainRequest, target: ResumeTarget, group: Group) -> OpenRun
 
 
 def _resume(run: OpenRun, checkpoint: CheckpointFolder, host: str) -> None:
-    # Before the checkpoint is read, because changed code may not be able to read it.
+    # Warn before the checkpoint is read, because changed code may fail to read it.
     for difference in differences_of_resume(checkpoint.meta(), run.about, run.state.model):
         run.console.warn(difference)
     restore(run, checkpoint, host, run.console.warn)
@@ -96,7 +96,7 @@ def _begin(run: OpenRun, request: TrainRequest, stop: AgreedStop, is_complete: b
 
 
 def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | None, callbacks: list[Callback]) -> int:
-    """Make the updates that are left, then the result; return why all ranks stopped before its end, or 0."""
+    """Make the remaining updates, then write the result; return 0, or the reason if all ranks stopped early."""
     with open_run.open_run_services(run) as services:
         with open_run.open_trackers(run, services) as trackers, open_run.open_saver(run, trackers, deadline) as saver:
             loop = Loop(run, stop, trackers, saver, Validation(run, stop), open_run.open_profile(run), callbacks)
@@ -111,6 +111,6 @@ def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | No
 def _report_complete(run: OpenRun) -> None:
     """Report that nothing is left to do; write the report if it is missing."""
     run.console.say(f"the run is already complete: {run.folder.path}")
-    read_metrics(run.folder.metrics, run.console.warn)  # Warns of damaged rows, as nothing else of this start does.
-    if run.config.tracker.report and not run.folder.report.exists():  # The run was killed while it was written.
+    read_metrics(run.folder.metrics, run.console.warn)  # Only to warn of damaged rows, which nothing else reads here.
+    if run.config.tracker.report and not run.folder.report.exists():  # The run was killed before writing it.
         report_run(run.folder, run.console, run.lease)

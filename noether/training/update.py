@@ -29,7 +29,7 @@ class NonFiniteError(NoetherError):
 
 
 class DeferredFiniteCheck:
-    """Checks one update late whether a gradient was finite, when reading it no longer waits for the device."""
+    """Checks whether a gradient was finite one update later, when reading its norm no longer waits for the device."""
 
     def __init__(self) -> None:
         self._pending: tuple[Tensor, torch.cuda.Event | None, Sequence[Batch]] | None = None
@@ -86,7 +86,7 @@ class Updater:
         self.micro_batches = micro_batches
         self.parameters = [parameter for parameter in state.model.parameters() if parameter.requires_grad]
         forward: nn.Module = state.model
-        own = state.task.updates_itself  # Such updates have several backward passes, which DDP cannot tell from one.
+        own = state.task.updates_itself  # Such updates have several backward passes, which DDP would treat as one.
         if group.world_size > 1 and not own:
             wrapper = DistributedDataParallel if config.compile else LightDDP
             forward = wrapper(
@@ -206,7 +206,7 @@ class Updater:
         except RuntimeError as error:
             if self.ddp is None or "static_graph" not in str(error):
                 raise
-            what = "the loss depends on a parameter in some updates only, which several ranks cannot share"
+            what = "the loss depends on a parameter in only some updates, which does not work with several ranks"
             fix = "devices=1      (or add 0 * weight.sum() of what is left out to a prediction)"
             raise RequestError("gradients-of-some-updates", what, fix=fix,
                                seen="another set of parameters than in the first update",
@@ -216,7 +216,7 @@ class Updater:
         """Return the error for unused parameters, which DDP detects only if every backward pass is reduced."""
         trained = ((name, value) for name, value in self.state.model.named_parameters() if value.requires_grad)
         unused = [name for name, value in trained if value.grad is None]
-        what = "several ranks that accumulate gradients cannot share parameters that get none"
+        what = "a trained parameter gets no gradient, which does not work if several ranks accumulate gradients"
         return RequestError("parameters-without-gradient", what, seen=first_of(unused, 3),
                             expected="a gradient of each parameter that is trained",
                             fix=f"'trainer.freeze=[{','.join(unused)}]'      "
@@ -227,11 +227,11 @@ class Updater:
             self.clock.switch(Part.REDUCTION)
 
     def _settle_buckets(self, batch: Batch) -> None:
-        """Let DDP order its buckets before the first update of a start, by passes whose gradients are dropped.
+        """Let DDP order its buckets before an attempt's first update, in trial passes whose gradients are dropped.
 
         DDP rearranges its buckets after its first backward passes, in the order in which gradients were ready. A
         gradient's place decides the order in which the ranks' shares are added, so with three or more ranks the first
-        updates of a resumed run would otherwise round differently from those of the undisturbed run.
+        updates of a resumed run would otherwise round differently from those of an uninterrupted run.
         """
         passes = 2 if self.micro_batches == 1 else 1  # The first pass of a static graph only finds the used parameters.
         with restored_afterwards(self.state.model, self.group.device):
@@ -258,7 +258,7 @@ class Updater:
     def _why_not(
         self, norm: Tensor, batches: Sequence[Batch], statistics: list[Tensor], *, again: bool = False
     ) -> str | None:
-        """Return why an update is skipped, or None (`again`: an earlier step was). NonFiniteError: the run stops."""
+        """Return why to skip an update, or None. again: its earlier step was skipped. NonFiniteError: the run stops."""
         progress = self.state.progress
         if self.finite_check is not None:
             if (bad := self.finite_check.at(norm, batches)) is not None:
@@ -301,10 +301,10 @@ class Updater:
     def _causes(self, batches: Sequence[Batch]) -> list[str]:
         """Find the cause of a gradient that is not finite, on this rank; may cost a forward pass per sample.
 
-        Return the first kind found of: samples with numbers, weights, samples with a loss, and micro-batches with a
-        loss that is not finite. Samples are tried one at a time in evaluation mode, since layers that mix samples
-        (BatchNorm) cannot train on one and would let one sample spoil the other losses; then whole micro-batches are
-        tried. Running statistics and random numbers are restored afterwards.
+        Look for values that are not finite in the samples, the weights, the loss of each sample, and the loss of each
+        micro-batch; return the first kind found. Losses of single samples are computed in evaluation mode, because
+        layers that mix samples (BatchNorm) cannot train on one sample, and in a batch would let one sample spoil the
+        other losses. Running statistics and random numbers are restored afterwards.
         """
         task, model = self.state.task, self.state.model
         found = [
@@ -315,7 +315,7 @@ class Updater:
         if found:
             return found
         weights = [name for name, value in model.named_parameters() if not all_finite(value)]
-        if weights and self.finite_check is not None:  # The gradient is in them already, so either may be the cause.
+        if weights and self.finite_check is not None:  # These already contain the gradient: either may be the cause.
             samples = ", ".join(str(index) for batch in batches for index in batch["index"].tolist())
             return [f"the weights, or one of samples {samples}: the update was made before this was seen"]
         if weights:
@@ -339,7 +339,7 @@ class Updater:
 
 
 class _LastGradient:
-    """A hook on the last gradient of a backward pass: the time after it is waiting for the reduction.
+    """A hook on the last gradient of a backward pass: the time after it counts as waiting for the reduction.
 
     The first pass shows which parameter's gradient is last; from then on only that parameter has a hook.
     """

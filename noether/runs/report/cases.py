@@ -25,7 +25,7 @@ from noether.runs.report.numbers import TICK_STEPS, Array, tick_labels
 from noether.runs.report.run import ReportedRun
 
 VALUE_MAP = "viridis"  # Perceptually uniform, and readable without red-green vision.
-MOST_LETTERS = 24  # Most letters in all tick labels that fit under the scale of errors, which is the narrower one.
+MOST_LETTERS = 24  # Most letters of all tick labels together that fit under the error scale, the narrower scale.
 ERROR_MAP = "RdBu_r"  # ColorBrewer's colour-blind safe diverging scheme, white at 0.
 
 
@@ -57,7 +57,7 @@ class Scale:
 def value_scale(truths: Sequence[Array], predictions: Sequence[Array]) -> Scale:
     """Return one scale for fields of any shape, which covers at least 99 % of the values of each truth.
 
-    Otherwise a few extreme points at edges would leave all others in a single colour. Predictions widen the scale by
+    If it covered all values, a few extreme points would leave all others in one colour. Predictions widen the scale by
     at most a sixth at each end, so that a wild prediction does not hide the truth.
     """
     limits = _percentiles(truths, (0.5, 99.5))
@@ -82,7 +82,7 @@ def _percentiles(fields: Sequence[Array], shares: Sequence[float]) -> Array:
 
 
 BODY_GREY, OUTLINE_GREY = "#a9b1b9", "#6f7a85"  # Legible on both themes.
-QUALITY = 90  # WebP quality: a fifth of a PNG's size, and a mean difference of 0.9 of 255 levels.
+QUALITY = 90  # WebP quality: a fifth of a PNG's size, with a mean difference of 0.9 levels out of 255.
 METHOD = 1  # WebP method, 0 to 6: takes half the time of method 4, whose files are a fifth smaller.
 PIXEL_RATIO = 2  # Picture pixels per grid pixel, for high-density screens.
 CONTOURS = 9  # Number of contour lines, which make fields easier to compare than colour alone.
@@ -94,7 +94,7 @@ def field_picture(view: views.View, values: Array, scale: Scale) -> bytes:
 
 
 def field_pictures(view: views.View, shown: Iterable[tuple[Array, Scale]]) -> Iterator[bytes]:
-    """Yield a picture of each pair of values and scale; set up the parts that depend on the view alone once."""
+    """Yield a picture of each pair of values and scale; draw the parts that all pictures share only once."""
     frame = view.frame
     rows, columns = frame.grid_shape
     figure = Figure(figsize=(columns / 100, rows / 100), dpi=100 * PIXEL_RATIO)
@@ -151,7 +151,7 @@ def _contours(axes: Axes, view: views.View, grid: Array, scale: Scale) -> QuadCo
 
 
 class NothingToDraw(ValueError):
-    """The samples of a field cannot be drawn; the text is a sentence that says why."""
+    """The samples of a field cannot be drawn; the message gives the reason as a sentence."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def _pictures(field: FieldCases, case: DrawnCase) -> tuple[str, list[tuple[str, 
     """Return the reason why a case is not drawn ("" if it is), and its pictures as (title, base64) pairs."""
     try:
         view = field.view(case)
-    except QhullError:  # Its own text is a page of Qhull jargon.
+    except QhullError:  # Qhull's own message is a page of jargon.
         return "too few points, or all in a plane", []
     except ValueError as problem:
         return str(problem), []

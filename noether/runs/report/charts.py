@@ -84,7 +84,7 @@ def svg_element(figure: Figure) -> Markup:
     size = re.search(r'viewBox="[^"]*"', text)
     assert size is not None
     text = f'<svg {size[0]} role="img">' + text[text.index(">") + 1 :]
-    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # It would style the whole page.
+    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # This style would apply to the whole page.
     text = re.sub(r'<g id="[^"]*"', "<g", text)
     text = text.replace("xlink:href", "href").replace("; font-family: 'DejaVu Sans'", "")
     text = re.sub(r"\s*\n\s*", " ", text)

@@ -72,7 +72,7 @@ def charts(shown: Sequence[Chart], *, note: str = "") -> Markup:
 
 
 def absent(run: ReportedRun, file: str, consequence: str) -> Markup:
-    """Return a paragraph that says why a section is empty: what is wrong with its file, and the consequence."""
+    """Return a paragraph on why a section is empty: the trouble with its file, and the consequence."""
     trouble = run.troubles.get(file)
     return fill("absent.html", text=f"{trouble}: {consequence}." if trouble else full_stop(consequence))
 

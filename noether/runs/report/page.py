@@ -1,7 +1,7 @@
 """Assemble the report page of a run from its sections, and write it.
 
 The page is self-contained: it loads no script, font or picture. If a file is missing from the run folder, the section
-that needs it says so in a sentence.
+that needs the file says so in a sentence.
 """
 
 import time
@@ -42,7 +42,7 @@ OF_EVERY_RUN: Sections = {
 def write_report(folder: RunFolder, writer: Writer = UNFENCED) -> Path:
     """Write report.html into a run folder and return its path.
 
-    The page says what is missing. `writer`, if it still holds the lease, replaces an older report atomically.
+    The page names missing files. `writer` replaces an older report atomically if it still holds the lease.
 
     OSError: the page cannot be written.
     """

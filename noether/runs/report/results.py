@@ -85,7 +85,7 @@ def _scalar(run: ReportedRun, name: str, facts: Mapping[str, Any]) -> dict[str, 
     if prediction is None or truth is None or len(prediction) != len(truth) or not len(truth):
         return about
     if floor is not None and (len(floor) != len(truth) or not about["floor"]):
-        floor = None  # The truth is that integral: all rings would lie on the line.
+        floor = None  # The truth is this integral, so all rings would be on the line.
     keys = [("model", "accent", "dot"), ("true field", "second", "ring"), ("prediction = truth", "muted", "dashed")]
     lines = [f"R²  {shown_score(r2)}", f"Spearman  {shown_score(rank)}"]
     chart = parity(f"parity-{name}", truth, prediction, floor, run.described.find(name, "mae").unit, lines)
@@ -200,7 +200,7 @@ NAMED = (50, 80, 90, 95)
 
 
 def intervals_section(run: ReportedRun) -> Markup:
-    """Return a chart for each field and coefficient, and a sentence on the number of cases behind them."""
+    """Return a chart for each field and coefficient, and a sentence on the number of cases used for calibration."""
     record = run.calibration
     held_out, test = record["cases"]["validation"], record["cases"]["test"]
     levels = np.array(record["levels"], np.float64) / 100

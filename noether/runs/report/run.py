@@ -168,7 +168,7 @@ class ReportedRun:
         return mapping(mapping(self.result, "baselines"), key)
 
     def relative_l2(self, name: str) -> tuple[float | None, float | None]:
-        """Return a field's relative L2 for the model and for the best baseline; None for each that is not finite."""
+        """Return a field's relative L2 for the model and the best baseline; None for a value that is not finite."""
         every = self.metrics, *map(self.baseline, mapping(self.result, "baselines"))
         own, *others = (finite(self.described.of_whole(values, name).get("relative_l2")) for values in every)
         return own, min((other for other in others if other is not None), default=None)

@@ -172,5 +172,5 @@ def environment_section(run: ReportedRun) -> Markup:
 
 
 def configuration_section(run: ReportedRun) -> Markup:
-    """Return the resolved configuration, collapsed."""
+    """Return the resolved configuration as a collapsed block."""
     return fill("configuration.html", config=run.config)

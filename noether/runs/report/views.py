@@ -130,8 +130,8 @@ def shape_triangles(points: Array) -> NDArray[np.integer[Any]]:
 def spans_a_hole(points: Array, simplices: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
     """Return which edges or triangles (T, k) of points (N, d) are much longer than the local distance between points.
 
-    A mesh is fine around a hole, so an edge across the hole is long compared with the distances there. An edge in a
-    coarse region is not.
+    A mesh is fine around a hole, so an edge across the hole is long compared with the distances around it. In a coarse
+    region, edges are as long as the distances around them.
     """
     local = np.asarray(cKDTree(points).query(points, k=min(LOCAL, len(points)))[0])[:, -1]
     corners = points[simplices]
@@ -325,7 +325,7 @@ def section_view(points: Array, body: Array | None, frame: Frame, space: Space =
 
     The plane is x = 0, in which half a flow is mirrored; in a solid (no body, no wind), it is the middle of the depth,
     and holes stay empty. Values are interpolated linearly: edges of the Delaunay tetrahedra of the points nearest to
-    the plane give values where they cross it; between those, triangles do.
+    the plane give values where they cross it; triangles interpolate between these crossings.
 
     QhullError: too few points, or all in a plane.
     ValueError: fewer than 4 edges cross the plane.
