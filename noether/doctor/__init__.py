@@ -1,1 +1,1 @@
-"""Finds what is wrong with this machine, job or image, and how to fix it. Only child processes import torch."""
+"""Finds problems of this machine, job or image, and how to fix them. Only child processes import torch."""

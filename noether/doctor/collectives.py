@@ -1,4 +1,4 @@
-"""The torch steps of one rank of the doctor, after the ranks have met in the same way as the ranks of a training."""
+"""The steps that need torch in one rank of the doctor, whose ranks meet in the same way as the ranks of a training."""
 
 import os
 import statistics
@@ -22,8 +22,8 @@ GLOO_LIMIT, NCCL_LIMIT = timedelta(seconds=8), timedelta(seconds=14)
 def walk_steps(context: WorkerContext, asks: int) -> None:
     """Take every step, and write each step's answer to rank-N.json in the log folder; a failing step raises.
 
-    `distributed.init_timeout_s` limits the wait for a launcher's store; `timeout_s` the wait for other ranks, which
-    may still be importing torch. Among a process's ranks, the rank `asks` lists the devices.
+    `distributed.init_timeout_s` limits the wait for a launcher's store. `timeout_s` limits the wait for other ranks,
+    which may still be importing torch. `asks`: the only one of this process's ranks that lists the devices.
     """
     worker, limits, told = context.worker, context.run_info.distributed, dict[str, Any]()
 
@@ -75,7 +75,7 @@ def _versions() -> dict[str, Any]:
 
 
 def _devices() -> dict[str, Any]:
-    """Return the CUDA devices that torch can use, after computing a sum on the first."""
+    """Return the CUDA devices that torch can use, or the error of computing a sum on the first."""
     count, why = torch.cuda.device_count(), ""
     try:
         if count:
@@ -98,7 +98,7 @@ def _measure(backend: str, device: torch.device, group: Any) -> dict[str, Any]:
     """Time sums of a small and a large tensor over the group.
 
     Return the microseconds of the small sum and the MB/s of the large one: bytes divided by time, and the "bus"
-    bandwidth, 2 (n - 1) / n times that, which is independent of the number n of ranks (nccl-tests, PERFORMANCE.md).
+    bandwidth, 2 (n - 1) / n times as high, which does not depend on the number n of ranks (nccl-tests, PERFORMANCE.md).
     """
 
     def seconds(size: int, repeats: int) -> float:

@@ -1,7 +1,7 @@
 """`noether doctor`: each process checks its own host, the processes connect, and rank 0 prints one report for all.
 
-Nothing here may hang: work that can hang runs in child processes or in threads that can be abandoned, and a watchdog
-ends the rest.
+The doctor must never hang: work that can hang runs in child processes or in threads that can be abandoned, and a
+watchdog ends everything else.
 """
 
 import multiprocessing
@@ -40,15 +40,15 @@ from noether.training.preflight import check_software
 DEFAULT_SECONDS = 50.0
 SHORTEST_SECONDS = 5.0
 MEETING_SHARE, JOIN_SHARE = 0.36, 0.44
-"""Shares of the whole time for which rank 0 waits for the other ranks, and for which these try to reach it: rank 0 may
-start to listen late, because it reads its own host's facts first."""
+"""Shares of the whole time: how long rank 0 waits for the other ranks, and how long these try to reach rank 0, which
+may start to listen late, because it reads its own host's facts first."""
 DRIVER_SHARE = 0.3
 """The longest time that the NVIDIA driver may take to answer, as a share of the whole time: 15 s by default."""
 WATCHDOG_SECONDS = 5.0
-"""If the doctor itself hangs, the watchdog ends it this long after its time limit, by default after 55 s in all."""
+"""If the doctor itself hangs, the watchdog ends it this many seconds after its time limit: by default after 55 s."""
 RANK = "noether.doctor.participant.examine_rank"
 SILENCE_S = 3600.0
-"""Silence does not make a process count as lost: each waits for its own ranks, and every request has a time limit."""
+"""Long enough (s) that no silent process counts as lost: all wait for their ranks, and requests have time limits."""
 
 
 def doctor_here(overrides: Sequence[str], hp: str | None, seconds: float, as_json: bool) -> int:
@@ -75,13 +75,13 @@ def doctor_here(overrides: Sequence[str], hp: str | None, seconds: float, as_jso
     if speaks:
         print_report(report, as_json)
     code = ExitCode.FAILED if speaks and any(one.level == "error" for one in report.findings) else ExitCode.DONE
-    if multiprocessing.active_children():  # Python would wait for them, but they hang in the kernel.
+    if multiprocessing.active_children():  # At exit, Python would wait for these, which hang in the kernel.
         os._exit(code)
     return code
 
 
 def _give_up(report: DoctorReport, clock: TimeBudget, as_json: bool) -> None:
-    """Print what is known so far and end the process, even if other threads hang."""
+    """Print the findings so far and end the process, even if other threads hang."""
     report.findings.append(Diagnosis("doctor", "error", f"hangs in: {clock.step}", "an answer within its time limit"))
     print_report(report, as_json)
     sys.stdout.flush()
@@ -111,7 +111,7 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
     except RequestError as error:
         refusal = error
     os.environ.update(openmp_defaults(os.environ))
-    # They import torch, each with one thread, while the processes connect, so spawning them costs no extra time.
+    # The ranks import torch, each with one thread, while the processes connect, so starting them costs no extra time.
     alone, asks = replace(here, cpus=None), here.workers[0].rank
     workers = LocalRanks(start_workers(alone, RANK, asks, run, ports, methods=("spawn",)))
     link = open_link(here, run, ports)
@@ -125,15 +125,15 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
         workers.end_all(clean=False)
         link.close()
     if known is None and any(os.environ.get(name, "0") != "0" for name in RANK_VARIABLES):
-        # This looks like a rank other than 0: rank 0 prints the full report, the others only their own problems.
+        # This looks like a rank above 0: only rank 0 prints the full report, any other rank its own problems.
         report.as_follower()
     return True
 
 
 def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, list[Diagnosis]]:
-    """Return this process's placement in the run, or None if the launcher refuses, and the findings.
+    """Return this process's placement in the run (None if the launcher refuses it), and the findings.
 
-    A host whose devices are refused takes part on its CPUs, so that rank 0 can report why.
+    A host whose devices are refused takes part with its CPUs, so that rank 0 can report why.
     """
     driver = facts.driver or Driver()  # Querying the driver again could hang.
     request, process = launch_request(config), read_process_facts()
@@ -151,7 +151,7 @@ def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, l
         try:
             check(config, placement)
         except RequestError as error:
-            # A batch that these ranks cannot share is not the machine's fault: the settings may not be the run's.
+            # A batch that these ranks cannot share is not a fault of the machine: the run may use other settings.
             found.append(replace(refused(name, error), level="warning" if name == "batch" else "error"))
     return placement, found
 
@@ -159,7 +159,7 @@ def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, l
 def _as_doctors(run: RunInfo, clock: TimeBudget, share: float) -> RunInfo:
     """Return a run's info adapted to the doctor's processes, under a launcher name that no run has.
 
-    They meet within this share of the time, even if their devices differ; the doctor compares the devices later.
+    The processes meet within `share` of the time, even if their devices differ; the doctor compares devices later.
     """
     identity = replace(run.identity, launcher=f"doctor:{run.identity.launcher}", device_kind="")
     limits = DistributedConfig(
@@ -169,7 +169,7 @@ def _as_doctors(run: RunInfo, clock: TimeBudget, share: float) -> RunInfo:
 
 
 def _alone(placement: Placement | None, host: str) -> Placement:
-    """Return the placement of a process that is alone or has no placement; it meets its workers on this host."""
+    """Return the placement of a process that is alone or has no placement; its workers meet on this host."""
     if placement is None:
         here = (Worker(0, 0, 0, Device("cpu")),)
         return Placement("", 1, (host,), 0, here, Endpoint("127.0.0.1", 0), restarts=0, reasons={}, local_world_size=1)
@@ -179,7 +179,7 @@ def _alone(placement: Placement | None, host: str) -> Placement:
 
 
 def read_seconds(text: str | None) -> float:
-    """Read the value of --timeout. RequestError: not a number of seconds, or too few to find anything."""
+    """Read the value of --timeout. RequestError: it is not a number of seconds, or is too short."""
     if text is None:
         return DEFAULT_SECONDS
     return number_of("timeout", text, float, SHORTEST_SECONDS, 3600, f"--timeout {DEFAULT_SECONDS:g}")

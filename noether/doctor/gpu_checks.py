@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 SLOWED_BY = {
     0x08: "hardware slowdown", 0x20: "software thermal limit", 0x40: "hardware thermal limit", 0x80: "power brake",
 }  # fmt: skip
-"""Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h) that mean heat or the power supply slows the GPU down. A
-power cap is not among them: a busy GPU reaches it by design."""
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h) that mean that heat or the power supply slows the GPU down.
+A power cap is not among them: a busy GPU reaches its cap by design."""
 UNCORRECTED, VOLATILE, CLOCK_SM, LINKS = 1, 0, 1, 18
 """NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC (errors since the driver was loaded), NVML_CLOCK_SM, and
 NVML_NVLINK_MAX_LINKS."""
@@ -29,10 +29,10 @@ BROKEN = {48: "an uncorrected memory error", 64: "faulty memory could not be rem
           120: "its system processor failed", 140: "an uncorrected memory error"}  # fmt: skip
 SUSPECT = {62: "an internal controller halted", 63: "faulty memory was remapped", 74: "an NVLink failed",
            92: "many corrected memory errors", 94: "a contained memory error"}  # fmt: skip
-"""Xid errors of the driver that the hardware causes (NVIDIA's catalogue of Xid errors). Other numbers, above all 13,
-31, 43 and 45, come from programs."""
+"""Xid errors that the driver reports and the hardware causes (NVIDIA's catalogue of Xid errors). Other numbers, above
+all 13, 31, 43 and 45, are caused by programs."""
 SLOW_CLOCK = 0.8
-"""A slowed GPU is reported with its clock if that is below this share of the full clock."""
+"""The report on a slowed GPU shows its clock if the clock is below this share of the highest clock."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class GpuHealth:
     ecc: whether ECC corrects memory errors. uncorrected: uncorrected memory errors since the driver was loaded.
     remap_pending: whether memory rows wait for a reset to be remapped. remap_failed: whether remapping failed.
     slowed_by: why its clock is reduced. clock, most_clock: current and highest clock of its processors, in MHz.
-    links_up, links_down: numbers of NVLinks. lost: the driver lists the GPU but cannot reach it.
+    links_up, links_down: the numbers of NVLinks up and down. lost: the driver lists the GPU but cannot reach it.
     """
 
     index: int
@@ -60,7 +60,7 @@ class GpuHealth:
 
 @dataclass(frozen=True)
 class Fabric:
-    """The Slingshot (cxi) and EFA devices, which of their libraries can be loaded, and the path of NCCL's plugin."""
+    """The Slingshot (cxi) and EFA devices, which of the libraries for them can be loaded, and NCCL's plugin's path."""
 
     cxi: tuple[str, ...] = ()
     efa: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ def read_xids(path: Path = Path("/dev/kmsg")) -> tuple[tuple[str, int], ...]:
     OSError: this user may not read the log.
     """
     descriptor, log = os.open(path, os.O_RDONLY | os.O_NONBLOCK), b""
-    # Suppressed: the log's end, or the kernel overwriting part of it during the read. What was read so far is used.
+    # Suppressed: the log has ended, or the kernel has overwritten a part meanwhile. The lines read so far are used.
     with os.fdopen(descriptor, "rb", buffering=0) as file, contextlib.suppress(BlockingIOError, BrokenPipeError):
         while part := file.read(16384):
             log += part
@@ -139,7 +139,7 @@ def probe_fabric(
     def is_efa(device: Path) -> bool:
         return device.name.startswith("efa") or (device / "device" / "driver").resolve().name == "efa"
 
-    # What NCCL would load as its network plugin; its documentation gives the names.
+    # The files that NCCL would load as its network plugin; its documentation gives the names.
     asked = environ.get("NCCL_NET_PLUGIN", "")
     by_default = ["libnccl-net.so", "libnccl-net-ofi.so"]
     names = by_default if asked in ("", "none") else [asked, f"libnccl-net-{asked}.so"]
@@ -175,7 +175,7 @@ def check_gpu_health(facts: "HostFacts") -> list[Diagnosis]:
 def _problems(gpus: Sequence[GpuHealth], xids: Sequence[tuple[str, int]]) -> Iterator[tuple[Level, str, str, str]]:
     """Yield (level, seen, expected, fix) for every problem.
 
-    An NVLink that is down on every GPU was never connected: a bridge between PCIe cards uses some of their links.
+    An NVLink that is down on every GPU was never connected: a bridge between PCIe cards uses only some of the links.
     """
     most_links = max(gpu.links_up for gpu in gpus)
     for gpu in gpus:
@@ -218,7 +218,7 @@ def _of_gpu(gpu: GpuHealth) -> Iterator[tuple[Level, str, str, str]]:
 
 
 def check_fabric(facts: "HostFacts", environ: Mapping[str, str]) -> Diagnosis:
-    """Check that NCCL can use Slingshot or EFA: without libfabric and NCCL's plugin for it, it silently uses TCP."""
+    """Check that NCCL can use Slingshot or EFA: without libfabric and a plugin for it, NCCL silently uses TCP."""
     found = facts.fabric
     if found is None:
         return skipped("fabric", "/dev and /sys cannot be read")

@@ -15,8 +15,8 @@ from noether.launch.detect.driver import Driver
 from noether.launch.detect.placement import LaunchRequest, Placement
 
 OLDEST_DRIVER = {13: (580, 65), 12: (525, 60), 11: (450, 80)}
-"""Oldest Linux driver that runs every minor release of a CUDA major version (CUDA release notes, table "minor version
-compatibility"): 580.65.06, 525.60.13, 450.80.02."""
+"""For each major version of CUDA, the oldest Linux driver that runs all its minor releases (CUDA release notes, table
+"minor version compatibility"): 580.65.06, 525.60.13, 450.80.02."""
 MIB, GIB = 1 << 20, 1 << 30
 SMALL_SHARED_MEMORY = 64 * MIB
 """Docker's default (docker run --shm-size)."""
@@ -36,8 +36,8 @@ def check_host(
 ) -> list[Diagnosis]:
     """Return the findings of all checks of a host.
 
-    `torch` and `devices`: a rank's answers from these steps, or its "error". `load`: the number of processes on the
-    host that compute or wait for a disk.
+    `torch` and `devices`: a rank's answers from the steps of these names, or its "error". `load`: the number of
+    processes on the host that compute or wait for a disk.
     """
     on_gpus = any(worker.device.kind == "cuda" for worker in place.workers)
     return [
@@ -59,7 +59,7 @@ def check_host(
 
 
 def check_versions(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
-    """List the installed versions; an error if torch is not among them."""
+    """List the installed versions; report an error if torch is not installed."""
     words = [f"{name} {number}" for name, number in facts.versions.items()]
     words += [f"{name} {torch[key]}" for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)]
     seen, fix = ", ".join(words), "pip install --constraint constraints.txt torch"
@@ -70,7 +70,7 @@ def check_versions(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
 
 def check_torch(torch: Mapping[str, Any], load: float = 0.0, cores: int = 1) -> Diagnosis:
     """Check that `import torch` works in time; `load`: the processes of this host that compute or wait for a disk."""
-    # On a busy machine an intact torch may take minutes; on an idle one, a late import means a hung disk.
+    # On a busy machine, an intact torch may take minutes to import; on an idle one, a late import means a hung disk.
     is_busy = load > cores
     seen = f"import torch: {torch.get('error')}"
     late = seen + (f"; the load is {load:.1f} on {cores} cores" if is_busy else "")
@@ -229,7 +229,7 @@ def check_user(facts: HostFacts, environ: Mapping[str, str]) -> Diagnosis:
 
 
 def check_folder(folder: Folder) -> Diagnosis:
-    """Check that a folder answers, is writable and has space, and that a compiler cache is not on the network."""
+    """Check that a folder answers, is writable and has space, and that no compiler cache is on the network."""
     path, is_needed = folder.path, folder.purpose in ("output", "data cache")
     is_output, enough = folder.fixed_by == "output_path", f"{size_text(ENOUGH)} or more"
     fix = "output_path=FOLDER" if is_output else f"export {folder.fixed_by}=/tmp/cache-$(id -u)"

@@ -1,4 +1,4 @@
-"""Gathers the facts of a host, without torch, in a child process that may hang."""
+"""Gathers facts about a host, without torch, in a child process, because the probes may hang."""
 
 import contextlib
 import multiprocessing
@@ -35,7 +35,7 @@ from noether.launch.detect.limits import shared_memory_size
 from noether.launch.processes.death_signal import die_with_parent
 
 PROBE_SECONDS, START_SECONDS = 6.0, 4.0
-"""Seconds that a probe, and the start of its process, may take. A file system that needs longer counts as hung."""
+"""Seconds that a probe, and the start of its process, may take. A slower file system counts as hung."""
 PACKAGES = ("torch", "numpy", "scipy", "fire", "pydantic", "hydra", "omegaconf", "yaml", "safetensors", "rich")
 
 
@@ -44,7 +44,7 @@ NETWORK_TYPES = {
     "ncpfs", "nfs", "nfs4", "orangefs", "panfs", "pvfs2", "s3fs", "smb3", "smbfs", "sshfs", "virtiofs",
     "wekafs",
 }  # fmt: skip
-"""File system types as mount(8) names them; those in user space have the prefix "fuse."."""
+"""Types of network file systems, named as in mount(8); a type in user space has the prefix "fuse."."""
 
 _LINE = re.compile(r"(?:[^ ]* ){4}([^ ]*).*? - ([^ ]*) ([^ ]*)")
 
@@ -68,7 +68,7 @@ class Folder:
 
     @property
     def on_network(self) -> bool:
-        """True if the files are on another machine, so that locks are slow and any call may hang."""
+        """True if the files are on another machine, where locks are slow and any call may hang."""
         return self.kind.removeprefix("fuse.") in NETWORK_TYPES
 
 
@@ -223,7 +223,7 @@ def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
 def mount_of(path: Path, mounts: str) -> tuple[str, str]:
     """Return type and source of an absolute path's file system, from the text of /proc/self/mountinfo.
 
-    It is the file system with the longest mount point above the path; of equal ones, the last. In the text, optional
+    This file system has the longest mount point above the path, and comes last if several do. In the text, optional
     fields end at a single dash, and spaces are written \\040 (proc(5)).
     """
     found, depth = ("", ""), 0

@@ -1,4 +1,4 @@
-"""One process of the doctor: its ranks, which meet as the ranks of a training do, and its findings on its own host."""
+"""One process of the doctor: its ranks, which meet as the ranks of a training do, and its findings about its host."""
 
 import json
 import os
@@ -27,15 +27,15 @@ from noether.runs.provenance import image_record
 TORCH_SHARE = 0.5
 """The time that `import torch` may take, as a share of the whole time: 25 s by default."""
 LEADER_SHARE, FOLLOWER_SHARE = 0.9, 0.8
-"""Shares of the whole time after which rank 0's process, and the others, stop waiting: rank 0's may begin earlier."""
+"""Shares of the whole time after which rank 0's process and any other stop waiting: rank 0's may have begun earlier."""
 POLL_S = 0.2
 """The longest time between two polls of a link, which has its own time limits."""
 
 
 class TimeBudget:
-    """Tracks how much of its time the doctor has left.
+    """Tracks how much of the doctor's time is left.
 
-    For the watchdog, `step` names the doctor's current step, and `scratch` the folder that it created; "" before that.
+    The watchdog reads `step`, the doctor's current step, and `scratch`, the folder that it created ("" until then).
     """
 
     def __init__(self, seconds: float) -> None:
@@ -59,7 +59,7 @@ def examine_rank(context: WorkerContext, asks: int) -> int:
 
 @dataclass
 class Participant:
-    """This process: its place in the run, its ranks and their link to the other processes, its findings so far."""
+    """This process: its place in the run, its ranks and their link to other processes, and its findings so far."""
 
     config: RunConfig
     facts: HostFacts
@@ -76,7 +76,7 @@ class Participant:
         while True:
             if isinstance(link, Spoke) and workers.listener_seen:
                 link.look_for(workers.listener_seen)
-            # Under torchrun, the ranks find the other processes, through its store.
+            # Under torchrun, the ranks find the other processes through torchrun's store.
             link.note_arrivals(workers.arrived if self.placement.endpoint.served_by else link.own_ranks)
             link.poll()
             if link.meeting is not None and not has_met:
@@ -88,7 +88,7 @@ class Participant:
             workers.hear(wait([*link.descriptors(), *workers.sources()], min(left, POLL_S)))
 
     def has_settled(self) -> bool:
-        """Return whether the ranks have met or cannot meet: no rank is alive to join, or all missing ranks refused."""
+        """Return whether the ranks have met, or cannot meet: none here is alive, or all missing ranks have refused."""
         link = self.link
         refuses = isinstance(link, Hub) and link.reports and not set(link.missing).difference(*link.came)
         if self.placement.endpoint.served_by and not self.workers.alive:
@@ -104,7 +104,7 @@ class Participant:
         return not going_on or (cannot_meet and all("devices" in rank for rank in going_on))
 
     def _meeting_findings(self) -> Iterator[Diagnosis]:
-        """Yield the findings about the ranks' meeting; ranks that came late are left to `check_presence`."""
+        """Yield the findings about the meeting of the ranks; `check_presence` reports ranks that came late."""
         link, host, is_hub = self.link, self.link.endpoint.host, isinstance(self.link, Hub)
         meeting, failure, why = link.meeting, link.failure, link.not_met
         if meeting is not None:
@@ -124,7 +124,7 @@ class Participant:
             yield from (refused("port", one.refusal) for one in self.workers.reports.values() if one.kind == "refused")
 
     def _told(self) -> list[dict[str, Any]]:
-        """Return what each rank here has reported about its steps, in the form that `check_chain` takes."""
+        """Return the reports of this process's ranks about their steps, in the form that `check_chain` takes."""
         found = []
         for rank, worker in self.workers.workers.items():
             log, report = worker.context.run_info.log_folder / f"rank-{rank}.log", self.workers.reports.get(rank)
@@ -150,9 +150,9 @@ class Participant:
             torch = {"error": lacking["error"], "late": lacking["follows"] == "timed-out"}
         devices = told[0].get("devices") or {"error": told[0]["error"]} if lacking is None else {}
         here = check_host(self.facts, self.placement, torch, devices, os.environ, os.getloadavg()[0])
-        # These should be the same on every host.
+        # These values should be the same on every host.
         versions = {name: str(torch[key]) for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)}
-        if (image := image_record()) is not None:  # Docker's own digest is unknown inside; revision and lock are known.
+        if (image := image_record()) is not None:  # Inside a container, Docker's digest is unknown, but not these.
             built = f"{image['flavour']} {image['git_revision']} {image['lock_sha256'][:12]}"
             versions["image"] = image["digest"] or built
         return {
@@ -173,7 +173,7 @@ class Participant:
 def lead(process: Participant, hub: Hub, listener: RunListener | None, report: DoctorReport) -> None:
     """Run rank 0's process: let the ranks meet, request every process's report, and fill the report."""
     process.clock.step = "the ranks, and what every host found"
-    hub.ask(dict)  # Processes that connect later are asked, too.
+    hub.ask(dict)  # Processes that connect later get the request, too.
     seconds = process.clock.left(LEADER_SHARE)
     process.wait_until(lambda: process.has_settled() and process.is_done() and not hub.silent(), seconds)
     told = [process.report(), *(hub.answers[ranks] for ranks in sorted(hub.answers))]

@@ -19,14 +19,14 @@ from noether.launch.detect.placement import Placement
 
 Level = Literal["error", "warning", "skipped", "ok"]
 LEVELS = get_args(Level)
-"""Worst first. With an error a run cannot work; with a warning it works, but not as well as it could."""
+"""The levels, worst first. With an error a run cannot work; with a warning it works, but not as well as it could."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     """The result of one check.
 
-    `fix`: the line that fixes the problem. `hosts` and `ranks`: where it was found;
+    `fix`: the line that fixes the problem. `hosts` and `ranks`: where the problem was found;
     both are empty if it concerns the whole run.
     """
 
@@ -45,7 +45,7 @@ def skipped(check: str, reason: str) -> Diagnosis:
 
 
 def first_of_problems(check: str, works: str, *problems: tuple[object, Level, str, str, str]) -> Diagnosis:
-    """Return the first of the problems (is there, level, seen, expected, fix) that is there; else "ok" with `works`."""
+    """Return the first of the problems (exists, level, seen, expected, fix) that exists; else "ok" with `works`."""
     for is_there, *words in problems:
         if is_there:
             return Diagnosis(check, *words)  # type: ignore[arg-type]

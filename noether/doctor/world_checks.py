@@ -1,4 +1,4 @@
-"""Checks that all ranks are present, that hosts agree, and each step between the ranks. Pure functions."""
+"""Checks that all ranks are present, that hosts agree, and that each step between the ranks works. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,10 +9,10 @@ from noether.doctor.report import Diagnosis, Level, first_of_problems, skipped
 from noether.launch.processes.context import named_ranks
 
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}
-"""Chosen below the speed of 1 Gb/s (125 MB/s) and 10 Gb/s Ethernet (1250 MB/s), allowing for overhead."""
+"""A bandwidth below these is slow: a little less than 1 Gb/s (125 MB/s) and 10 Gb/s Ethernet (1250 MB/s) reach."""
 MUST_AGREE = ("noether", "torch", "CUDA", "NCCL", "devices")
-"""A run cannot work on hosts that differ in these. Its link refuses a difference in noether, torch, kind of device or
-settings; it does not compare CUDA and NCCL, and a difference in those makes the run fail later."""
+"""A run cannot work on hosts that differ in these. At its start, a run refuses a difference in noether, torch, kind of
+device or settings. It does not compare CUDA and NCCL: a difference in these makes the run fail later."""
 CHAIN = {
     "store": ("every rank can write to and read from rank 0's store", "master_port=PORT      (an open port)"),
     "gloo": (
@@ -62,7 +62,7 @@ def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
 
 
 def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:
-    """Check that no two machines share a name: `boots` maps a node rank to its host name and its kernel's boot id."""
+    """Check that no two machines share a name; `boots` maps a node rank to its host's name and its kernel's boot id."""
     by_name: dict[str, dict[str, int]] = {}
     for node, (name, boot) in boots.items():
         by_name.setdefault(name, {})[boot] = node
@@ -76,8 +76,8 @@ def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:
 def check_chain(told: Sequence[Mapping[str, Any]], world_size: int, where: str, hosts: int) -> list[Diagnosis]:
     """Check each step of the chain, up to the first that failed.
 
-    `told` holds for each rank its "rank" and "device", the answer of each completed step by name, and the "error" that
-    ended it, with "follows" as in `WorkerReport`. `where`: the address of the store.
+    `told` has an entry for each rank: its "rank" and "device", the answer of each completed step by name, and the
+    "error" that ended the rank, with "follows" as in `WorkerReport`. `where`: the address of the store.
     """
     found: list[Diagnosis] = []
     gpus = sum(rank["device"] == "cuda" for rank in told)

@@ -1,4 +1,4 @@
-"""Plan a run on this host: its ranks, the division of a batch, and the reason for each choice. Without torch."""
+"""Plan a run on this host: its ranks, the division of a batch, and the reason for each choice. No torch here."""
 
 import os
 import socket
@@ -72,10 +72,10 @@ def place(
 def run_info(
     config: RunConfig | None, placement: Placement, environ: Mapping[str, str], script: Sequence[str] = ()
 ) -> RunInfo:
-    """Return the information that all ranks of a run share, without the variables that `plan_run` checks.
+    """Return the information that all ranks of a run share; the variables that `plan_run` checks are not read.
 
-    If `config` is None (the settings are invalid), it has only what is known without them. `script`: the script and its
-    arguments that run in place of noether's own training.
+    If `config` is None (the settings are invalid), it has only what is known without settings. `script`: the script
+    that runs in place of noether's own training, and its arguments.
     """
     settings = config.model_dump(mode="json") if config is not None else {}
     if script and config is not None:
@@ -97,7 +97,7 @@ def run_info(
 def share_batch(config: RunConfig, placement: Placement) -> BatchPlan:
     """Return how the ranks share a batch. RequestError: it cannot be shared equally."""
     limit = config.trainer.max_batch_size
-    # "auto" is determined by trying on the device; until then the plan assumes no limit.
+    # "auto" is determined later, by trials on the device; the plan assumes no limit.
     known = limit if isinstance(limit, int) else None
     return plan_batches(config.trainer.effective_batch_size, known, placement.world_size)
 
@@ -157,9 +157,9 @@ def plan_run(
 
 
 def render_placement(placement: Placement, batch: BatchPlan | None = None, *, every_reason: bool = True) -> list[Any]:
-    """Return the ranks, how they share a batch (None: left to the script) and the reasons, as rich renderables.
+    """Render the ranks, their shares of the batch (None: the script divides it) and the reasons, with rich.
 
-    Without `every_reason`, a run on this machine alone has only one line of reasons.
+    Without `every_reason`, a run on this machine alone gets only one line of reasons.
     """
     nodes = f" on {len(placement.nodes)} nodes" if len(placement.nodes) > 1 else f" on {placement.host}"
     ranks = "1 rank" if placement.world_size == 1 else f"{placement.world_size} ranks"

@@ -60,10 +60,10 @@ class Ranks:
 
     @property
     def stop_asked(self) -> bool:
-        """True if all ranks must stop now, because one got a signal. Every rank must ask equally often, once an update.
+        """True if all ranks must stop now, because one got a signal. Every rank must read it once per update.
 
-        From the first query on, a signal no longer ends a rank. Save, and leave by `sys.exit(75)`: a job of `noether
-        submit run` is then requeued. `noether run` has the answer in memory; elsewhere, a number is all-reduced.
+        After the first read, signals no longer end a rank: the script must save, then call `sys.exit(75)`, after which
+        a job of `noether submit run` is requeued. Except under `noether run`, each read all-reduces a number.
         """
         if self._stop is None:
             self._stop = self._at_end.enter_context(AgreedStop().listening())
@@ -74,7 +74,7 @@ class Ranks:
     def saving(self, folder: str | Path) -> Iterator[Path]:
         """Yield a folder to write in, which is renamed to `folder` once every rank has written its files there.
 
-        Every rank must enter it. An existing `folder` is replaced then; if a rank fails, it stays unchanged.
+        Every rank must enter this block. The rename replaces an existing `folder`, which stays if a rank fails.
         """
         path = Path(folder).absolute()
         partial = path.with_name(f".{path.name}.partial")
@@ -138,7 +138,7 @@ def joined() -> Iterator[Ranks]:
         try:
             yield _joined
         except BaseException as end:
-            # After a failure the others may be gone: this rank waits for none of them.
+            # After a failure the other ranks may be gone, so this rank does not wait for them.
             own &= isinstance(end, SystemExit) and end.code in (None, ExitCode.DONE, ExitCode.CHECKPOINTED)
             raise
         finally:
@@ -152,9 +152,9 @@ def joined() -> Iterator[Ranks]:
 def _initialise_by_environment(context: WorkerContext, device: torch.device) -> None:
     """Initialise torch's process group from the variables that torch itself reads."""
     global _store, _count
-    if _store is None:  # Kept, for a script that joins again.
+    if _store is None:  # Kept for a script that joins again.
         if context.worker.rank == 0 and not (here() or context.endpoint.served_by):
-            hold_port(context.endpoint).close()  # Raises our own error if the port is taken.
+            hold_port(context.endpoint).close()  # Raises noether's own error if the port is taken.
         choose_interface(os.environ["MASTER_ADDR"])
         limit_s = context.run_info.distributed.init_timeout_s
         _store, *_ = next(dist.rendezvous("env://", timeout=timedelta(seconds=limit_s)))

@@ -1,7 +1,7 @@
 """Run any training script, with its ranks placed, started, watched and ended like those of `noether train`.
 
-A script that runs under torchrun runs here: each rank has the variables that torchrun sets and looks like a separate
-program to the script, and `torch.distributed.init_process_group()` connects to a store that is already served.
+Any script that runs under torchrun works. Each rank has the variables that torchrun sets, and behaves like a separate
+program; `torch.distributed.init_process_group()` connects to a store that is already served.
 """
 
 import atexit
@@ -75,10 +75,10 @@ class OwnScript:
                            fix=f"noether run {shlex.quote(near)} …")  # fmt: skip
 
     def run(self) -> None:
-        """Run it as `python` does: as the module `__main__`, which other modules find by that name."""
+        """Run the script as `python` does: as the module `__main__`, which other modules find by that name."""
         main = sys.modules["__main__"] = ModuleType("__main__")
         sys.argv, path = [self.name, *self.words], os.path.realpath("." if self.is_module else self.name)
-        is_file = pkgutil.get_importer(path) is None  # Else it is a folder or a zip.
+        is_file = pkgutil.get_importer(path) is None  # Otherwise the path is a folder or a zip.
         # Replaces the folder of noether's own program.
         sys.path[: not sys.flags.safe_path] = [os.path.dirname(path) if is_file else path]
         if is_file:
@@ -102,8 +102,8 @@ def place_script(config: "RunConfig") -> Placement:
 def mask_of(placement: Placement) -> tuple[str | None, str]:
     """Return the CUDA_VISIBLE_DEVICES that makes cuda:LOCAL_RANK each rank's device, and the reason; None: unchanged.
 
-    A script uses the device of its LOCAL_RANK. That is the rank's own if the ranks of this host have its first devices
-    in order. Otherwise the mask lists the devices of this process's ranks, and LOCAL_RANK counts those ranks.
+    A script uses the device whose number is LOCAL_RANK. If the ranks of this host have its first devices in order, this
+    is the rank's own device. Otherwise the mask lists the devices of this process's ranks, and LOCAL_RANK counts them.
     """
     workers = placement.workers
     if workers[0].device.kind != "cuda":
@@ -118,7 +118,7 @@ def mask_of(placement: Placement) -> tuple[str | None, str]:
 def rank_variables(placement: Placement, info: RunInfo) -> dict[int, dict[str, str]]:
     """Return the variables of each rank here, by rank, besides those that every worker has.
 
-    They are torchrun's: without TORCHELASTIC_RUN_ID, Lightning and others assume that they must start the ranks.
+    They are the ones torchrun sets: without TORCHELASTIC_RUN_ID, Lightning and others would start the ranks themselves.
     """
     mask, nodes = mask_of(placement)[0], len(placement.nodes)
     masked = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
@@ -189,7 +189,7 @@ def refuse_others(overrides: Sequence[str], name: str) -> None:
         if re.split(r"[.=]", word.lstrip("+~"))[0] not in LAUNCH_SETTINGS:
             raise RequestError("not-of-a-launch", f"{word} is not a launch setting", seen=word,
                                expected=", ".join(LAUNCH_SETTINGS),
-                               fix=f"noether run {shlex.join([name, word])}      (the script's own)")  # fmt: skip
+                               fix=f"noether run {shlex.join([name, word])}      (if the script takes it)")  # fmt: skip
 
 
 _here: WorkerContext | None = None
@@ -214,7 +214,7 @@ def run_rank(context: WorkerContext, payload: tuple[OwnScript, dict[int, dict[st
             os.environ["MASTER_PORT"] = str(free.getsockname()[1])
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # It is ignored after `&` in a script.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Sent to every process of a job before its time limit: a script may handle it and save; others run to the limit.
+    # Every process of a job gets this signal before the time limit. A script may handle it to save; else it is ignored.
     signal.signal(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"], signal.SIG_IGN)
     try:
         script.run()
@@ -227,7 +227,7 @@ def run_rank(context: WorkerContext, payload: tuple[OwnScript, dict[int, dict[st
 
 
 def _forget_parent() -> None:
-    """Make this fork a fresh program: with its own random numbers, and free to choose how it starts workers."""
+    """Make this forked process behave like a new program: its own random numbers, and any start method for workers."""
     for name in {"torch.random", "numpy.random"} & {*sys.modules}:
         sys.modules[name].seed()
     multiprocessing.set_start_method(None, force=True)
@@ -246,14 +246,14 @@ def _meet(context: WorkerContext) -> None:
     keep_groups_apart()
     keep_destroyed_groups()
     point, store = meet(context)
-    # If rank 0 ended at once, the store would end with it, before the others have found it.
+    # If rank 0 ended at once, its store would end before the other ranks have found it.
     store.set(f"noether/here/{context.worker.rank}", "")
     if context.worker.rank == 0:
         others = [f"noether/here/{rank}" for rank in range(1, context.world_size)]
         store.wait(others, timedelta(seconds=context.run_info.distributed.init_timeout_s))
     os.environ |= {"MASTER_ADDR": point.address, "MASTER_PORT": str(point.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     if context.worker.rank == 0:
-        atexit.register(_outlive_others, context, store)  # What the script registers runs before it.
+        atexit.register(_outlive_others, context, store)  # Handlers of the script run before it.
 
 
 def _outlive_others(context: WorkerContext, store: Any) -> None:

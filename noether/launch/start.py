@@ -1,4 +1,4 @@
-"""The start of a run on a host: what is known and held so far, and the report of an early error to other hosts."""
+"""The state of a run that is starting on this host, and the report of an early error to the other hosts."""
 
 import os
 import socket
@@ -47,7 +47,7 @@ class Start:
 
 @contextmanager
 def refusals_broadcast(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> Iterator[Start]:
-    """Tell the other hosts of an error before this process's ranks have started; leave once they know.
+    """Tell the other hosts of an error that occurs before this process's ranks start; leave once the hosts know.
 
     That takes at most distributed.init_timeout_s, or two minutes if that is less. If the settings are invalid and the
     run has no job, no host is told, because only the settings show where rank 0 is. `adapt` turns a run's shared
@@ -60,7 +60,7 @@ def refusals_broadcast(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) ->
         if start.has_ranks:
             raise
         told = None
-        # A host that cannot be reached waits as for one that is down; the store of a launcher needs torch.
+        # A host that cannot be told waits until its time limit. ImportError: a launcher's store needs torch.
         with suppress(NoetherError, OSError, ImportError):
             placement, is_certain = (start.placement, True) if start.placement else _place(start.config)
             info = start.info or adapt(run_info(start.config, placement, os.environ))
@@ -78,7 +78,7 @@ def refusals_broadcast(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) ->
 
 
 def _place(config: RunConfig | None) -> tuple[Placement, bool]:
-    """Return the placement, and whether it is certain which ranks are here: devices are known or do not matter.
+    """Return the placement, and whether it is certain which ranks are here (if devices are known or do not matter).
 
     Without settings, the driver is not asked, because it could hang.
     """
@@ -95,7 +95,7 @@ def _tell_other_hosts(report: WorkerReport, place: Placement, info: RunInfo, por
     """Tell the other hosts of a refusal, and return the failure for which the run is refused."""
     listener = ports.listener
     if listener is None and place.workers[0].rank == 0:
-        return None  # There is no port at which the others could ask.
+        return None  # There is no port to which the other hosts could connect.
     endpoint, limit_s = place.endpoint, info.telling_s
     ranks = tuple(worker.rank for worker in place.workers)
     if endpoint.served_by:

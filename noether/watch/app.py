@@ -1,4 +1,4 @@
-"""The page's addresses and their answers. Everything here only reads."""
+"""The page's addresses and their answers. Nothing here writes to a run."""
 
 import csv
 import hmac
@@ -27,7 +27,7 @@ from noether.watch.watched_run import WatchedRun, WatchedRuns, shown_metric
 
 METHODS = ("GET", "HEAD")
 LOOPBACK_HEADER = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?", re.IGNORECASE | re.ASCII)
-"""Any port, because a tunnel's end may have a different one."""
+"""Any port matches, because the near end of a tunnel may have a different one."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -40,12 +40,12 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Sent with every answer. Nothing is loaded from elsewhere, no script runs except files of this page, and no text can
+"""Headers of every answer. Nothing is loaded from elsewhere, no script runs except files of this page, and no text can
 become markup: with these trusted types the browser refuses innerHTML altogether."""
 
 
 class Guard:
-    """Refuses every request that does not read or lacks the token, and adds HEADERS to every answer."""
+    """Refuses every request that does more than read or lacks the token, and adds HEADERS to every answer."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token
@@ -71,7 +71,7 @@ class Guard:
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or not LOOPBACK_HEADER.fullmatch(hosts[0]):
             return PlainTextResponse("This page is only for this machine.\n", 403)
-        # A request's target need not be a path: OPTIONS may send *, CONNECT a host.
+        # The target of a request need not be a path: it may be * in OPTIONS, and is a host in CONNECT.
         given = scope["path"].partition("/")[2].partition("/")[0].encode(errors="replace")
         if not hmac.compare_digest(given, self._token.encode()):
             return PlainTextResponse("Open the full address that noether watch printed.\n", 403)
@@ -92,7 +92,7 @@ MORE_COLOURS = {
     "good": ("#23703a", "#6fca8b"),
     "bad": ("#b3261e", "#ff8a80"),
 }
-"""Colours beyond the report's, for further runs and for states, as (light, dark)."""
+"""Colours in addition to those of the report, for more runs and for states, as (light, dark)."""
 
 
 def make_app(runs: WatchedRuns, token: str) -> ASGIApp:
@@ -204,7 +204,7 @@ def _keys(request: Request) -> list[str]:
 
 
 def _count(text: str) -> int | None:
-    """Return a text's whole number, or None; Python refuses to read one with thousands of digits."""
+    """Return the text as a whole number, or None; Python refuses to read a number with thousands of digits."""
     return int(text) if text.isdecimal() and text.isascii() and len(text) < 19 else None
 
 
@@ -227,7 +227,7 @@ def _latest(runs: list[WatchedRun]) -> dict[str, Any]:
 
 
 def _described(runs: list[WatchedRun], names: Iterable[str] = ()) -> dict[str, Any]:
-    """Describe the metrics of several runs, and the metrics in `names`, which need not be known to a run."""
+    """Describe the metrics of several runs, and the metrics in `names`, even if no run knows them."""
     described = Metrics({name: metric for run in runs for name, metric in run.described.items()})
     return {name: shown_metric(described[name]) for name in dict.fromkeys((*described, *names))}
 

@@ -6,15 +6,15 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_S = 10.0
-"""Seconds for a whole request, body included, from the connection's start or the previous answer."""
+"""Seconds in which a whole request, with its body, must arrive after the connection's start or the previous answer."""
 MOST_CONNECTIONS = 64
-"""A browser opens only six."""
+"""The most open connections; a browser opens only six."""
 MOST_OF_A_HEADER = 2**14
 """The most bytes of a request's line and headers."""
 
 
 class BoundedConnection(H11Protocol):
-    """Closes a connection whose request is not complete in time; if there are too many, the one waiting longest."""
+    """Closes itself if a request is not complete in time. If too many are open, the one waiting longest is closed."""
 
     connections: set[Any]
     _timer: asyncio.TimerHandle
@@ -27,16 +27,16 @@ class BoundedConnection(H11Protocol):
             min(filter(BoundedConnection.waits, self.connections), key=lambda one: one._timer.when()).close()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or for the rest of this one's body."""
+        """Wait for the next request, or for the rest of this request's body."""
         self._wait()
         super().on_response_complete()
 
     def waits(self) -> bool:
-        """Return whether no answer is in progress: the request has not arrived, or not completely."""
+        """Return whether no answer is in progress, because no complete request has arrived."""
         return self.cycle is None or self.cycle.response_complete
 
     def close(self) -> None:
-        """Close the connection if it still waits; cleanly if possible, so that a browser knows that it may retry."""
+        """Close the connection if it still waits; do so cleanly if possible, so that a browser knows it may retry."""
         if self.waits():
             (self.transport.abort if self.transport.get_write_buffer_size() else self.transport.close)()
 

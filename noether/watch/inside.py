@@ -1,6 +1,6 @@
 """Opens files of a run's folder only if they really are inside it, and reads the ends of its logs. No torch here.
 
-A run may be a stranger's: a link in its folder, or a folder that is a link, must not expose the reader's own files.
+A run may come from someone else: a link in its folder, or a link as its folder, must not expose the reader's own files.
 """
 
 import codecs
@@ -79,8 +79,8 @@ TAIL = 2**16
 def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]:
     """Return a log's `text` from byte `start` on, with the byte offsets `from` and `next`.
 
-    Without a start, or if the file is shorter than `start` or has grown by more than TAIL since, the text is the
-    file's end, from the beginning of a line. An incomplete last character is left for the next call.
+    If `start` is None, lies beyond the file's end or more than TAIL before it, the text is the end of the file, from
+    the beginning of a line. An incomplete last character is left for the next call.
 
     OSError: the log cannot be read.
     """
@@ -99,7 +99,7 @@ def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]
 
 
 OWN = ("run_id", "output_path", "resume")
-"""Settings that identify a run; they always differ."""
+"""Settings that identify a run, and so differ between any two runs."""
 
 
 def flat_settings(root: Path, path: Path) -> dict[str, str]:
@@ -117,7 +117,7 @@ def flat_settings(root: Path, path: Path) -> dict[str, str]:
 
 
 def _text(value: Any, deepest: int = 3) -> str:
-    """Return a setting as YAML writes it; of nested lists, only the first three levels."""
+    """Return a setting as YAML writes it, with at most three levels of nested lists."""
     if isinstance(value, (list, tuple)) and deepest:
         return "[" + ", ".join(_text(item, deepest - 1) for item in value[:100]) + "]"
     if isinstance(value, (Mapping, list, tuple)):

@@ -1,6 +1,6 @@
 """Pictures of a run: the image files in its folder, and fields drawn from its evaluations' arrays. No torch here.
 
-The drawing libraries (matplotlib, SciPy) take seconds to import, and are imported for the first field.
+The drawing libraries (matplotlib, SciPy) take seconds to import, so they are imported only for the first field.
 """
 
 import os
@@ -36,9 +36,9 @@ _NOT_SEARCHED = ("checkpoints", "tensorboard")
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture: an image file, or a drawn one, which has a `field`, how it is `seen`, and a function to `draw` it.
+    """One picture: an image file, or a drawing, with its `field`, how this is `seen`, and a function to `draw` it.
 
-    `group`: the title of its group. `id`: its name in addresses, which changes when its file does.
+    `group`: the title of its group. `id`: its name in addresses, which changes when its file changes.
     """
 
     group: str
@@ -123,7 +123,7 @@ class Pictures:
             for field in fields:
                 for number, case in enumerate(field.cases):
                     error = percent(finite(case.relative_l2, None))
-                    by = "" if field is fields[0] else f" by {in_words(fields[0].name)}"  # All show the same cases.
+                    by = "" if field is fields[0] else f" by {in_words(fields[0].name)}"  # All have the same cases.
                     note = f"{heading(case.label)} case{by}: {case.sample}, relative L2 {error}"
                     source = "while training" if path == self._folder.latest_case else f"{path.stem} split"
                     group = f"{heading(field.name)}, {source}"
@@ -149,7 +149,7 @@ def _fields(folder: RunFolder, path: Path) -> "list[FieldCases]":
 
     try:
         meta, arrays = read_evaluation(path)
-    except Exception:  # A damaged archive may raise any error: a dozen kinds are known.
+    except Exception:  # A damaged archive may raise any of a dozen known errors, or others.
         return []
     run = ReportedRun(folder.path.name, folder.path, config="", plan={}, environment={}, result={}, rows=[],
                       meta=meta, arrays=arrays)  # fmt: skip

@@ -13,13 +13,13 @@ from noether.common.suggest import number_of
 from noether.watch.watched_run import WatchedRuns, find_runs
 
 PORT = 8642
-"""Tried first, so that a tunnel can be set up once; if it is taken, any free port is used."""
+"""The first port to try, so that a tunnel needs to be set up only once; if it is taken, any free port is used."""
 
 
 def watch_here(paths: Sequence[str], port: str | None) -> int:
     """Serve the page for runs, and for the runs in folders of runs, until SIGINT or SIGTERM.
 
-    RequestError: no such run, a port that is invalid or taken, or the extra is not installed.
+    RequestError: there is no such run, the port is invalid or taken, or the extra `watch` is not installed.
     """
     runs = find_runs(paths)
     try:
@@ -63,7 +63,7 @@ def _listen(port: str | None) -> socket.socket:
     wanted = PORT if port is None else number_of("port", port, int, 0, 2**16 - 1, f"--port {PORT}")
     for number in (wanted,) if port is not None else (wanted, 0):
         try:
-            return socket.create_server(("127.0.0.1", number))  # From now on, a browser ahead of the server waits.
+            return socket.create_server(("127.0.0.1", number))  # From now on, early browsers wait for the server.
         except OSError as error:
             reason = os.strerror(error.errno or 0)
     raise RequestError("watch-port-unusable", f"cannot listen at port {wanted}", seen=f"{reason} (127.0.0.1:{wanted})",

@@ -1,4 +1,4 @@
-"""A run as the page shows it: read from its folder, each byte of its history once. No torch here."""
+"""A run as the page shows it: read from its folder, with each byte of its history read once. No torch here."""
 
 import itertools
 import os
@@ -30,17 +30,17 @@ from noether.watch.inside import KeptReadings, changed, flat_settings, is_inside
 from noether.watch.pictures import Pictures
 
 MOST_PER_READ = 4 * 2**20
-"""Bytes read at a time: about a tenth of a second of parsing, after which a request can be answered."""
+"""The most bytes read at a time: about a tenth of a second of parsing, after which a request can be answered."""
 FURTHEST_BACK = 2**26
-"""Bytes at the end of a history that are searched for its last evaluation."""
+"""The size of the part at the end of a history that is searched for its last evaluation, in bytes."""
 _FINGERPRINT = 64
 
 
 class FollowedRows:
-    """The rows of a metrics.jsonl, each reading continued from the end of the previous one.
+    """The rows of a metrics.jsonl; each reading continues from the end of the previous one.
 
     A file that was replaced (a resumed run writes a new one), truncated, or rewritten in place is read again from its
-    start; `generation` counts how often.
+    start; `generation` counts the restarts.
     """
 
     def __init__(self, root: Path, path: Path) -> None:
@@ -117,10 +117,10 @@ def _metrics_row(line: bytes) -> Row | None:
 def last_rows(root: Path, path: Path, size: int = 2**16) -> list[Row]:
     """Return the rows in the last `size` bytes of a file, for a list of many runs; an empty list if it is unreadable.
 
-    If they hold no evaluation of the selected weights, earlier evaluations are searched for and returned too.
+    If these rows hold no evaluation of the selected weights, earlier evaluations are searched for and returned too.
     """
     rows: list[Row] = []
-    cut = b""  # The end of a line whose beginning is not read yet.
+    cut = b""  # The end of a line whose beginning has not been read yet.
     try:
         with opened_inside(root, path) as file:
             end = length = os.fstat(file.fileno()).st_size
@@ -148,7 +148,7 @@ _PATIENCE = 5
 class Liveness:
     """A run's state and the reason for it.
 
-    last_sign: when it last wrote anything, in seconds since the epoch; None if it has written nothing.
+    last_sign: when the run last wrote anything, in seconds since the epoch; None if it has written nothing.
     """
 
     state: str
@@ -179,7 +179,7 @@ def read_liveness(folder: RunFolder, recent: Sequence[Row], now: float | None = 
 
 
 def patience_s(recent: Sequence[Row]) -> float:
-    """Return the seconds after which a run is silent: five times its longest recent gap, but at least a minute."""
+    """Return the seconds after which a run counts as silent: five times its longest recent gap, at least a minute."""
     times = [moment for row in recent if (moment := records.number(row, "time")) is not None]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     return max(LEAST_PATIENCE_S, _PATIENCE * max(gaps, default=0.0))
@@ -224,9 +224,9 @@ class WatchedRun:
         return {"key": self.key, "name": self.name, **vars(seen), "total": total, "seconds_left": left}
 
     def detail(self, *, brief: bool = False) -> dict[str, Any]:
-        """Return everything that the page shows about a run, except its curves, logs and the pictures themselves.
+        """Return everything that the page shows about a run, except its curves, its logs and the pictures themselves.
 
-        `brief` leaves out what is shown only for the run in view: pictures, settings and environment.
+        `brief` leaves out pictures, settings and environment, which are shown only for the run in view.
         """
         with self._lock:
             self._read_on()
@@ -258,7 +258,7 @@ class WatchedRun:
             }
 
     def curves(self, have: str, buckets: int, low: float, high: float) -> dict[str, Any]:
-        """Return the curves between two updates; only their version if the page has it already (`have`)."""
+        """Return the curves between two updates; only their version if the page has that version (`have`)."""
         with self._lock:
             self._read_on()
             version, described = f"{self._followed.generation}.{self._history.rows}", self.described
@@ -379,7 +379,7 @@ class WatchedRun:
         return rows
 
     def _rank_state(self, state: str, rank: int, *, has_log: bool) -> str:
-        """Return a rank's state: the run's, but in a failed or lost run, "failed" only if its own report says so."""
+        """Return a rank's state: the run's, but in a failed or lost run "failed" only if its own report says so."""
         if state not in (overview.FAILED, overview.LOST) or not has_log:
             return state if has_log or state != overview.RUNNING else "no log yet"
         try:

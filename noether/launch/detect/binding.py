@@ -1,4 +1,4 @@
-"""Assign devices to each of a launcher's tasks, by comparing the tasks on this node with the devices each one sees.
+"""Assign devices to each task of a launcher, by comparing the tasks on this node with the devices that each task sees.
 
 - One task per node, N devices: N workers in each task (hybrid); ranks are offset by task.
 - N tasks, N devices visible to each: each task uses the device of its local rank.
@@ -19,14 +19,14 @@ UNCOUNTED = (0, "nothing counts how often this run was started")
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchedTask:
-    """One of the `count` processes that a launcher started for a run. Each launcher adds its own fields.
+    """One of the `count` processes that a launcher started for a run. The subclass of each launcher adds fields.
 
-    `local_rank` and `local_count` are its number and the number of tasks on this node; `most_local` is the largest
-    number of tasks on any node, or None if the launcher does not tell: then a device without a task causes only a
-    warning. `node_rank` is the number of this node.
+    `local_rank`: the number of this task among the `local_count` tasks on this node. `most_local`: the largest number
+    of tasks on any node, or None if the launcher does not report it; a device without a task then causes only a
+    warning. `node_rank`: the number of this node.
 
     `may_spawn`: whether a task may run several ranks; torchrun's and mpirun's processes are one rank each.
-    `bound`: whether a single visible device may belong to this task alone, rather than being seen by all on the node.
+    `bound`: whether a single visible device may belong to this task alone, not to all tasks on the node.
     `seen` and `line` are texts for errors: the evidence, and the line that sets `{n}` tasks per node.
     """
 
@@ -61,7 +61,7 @@ class Binding:
         restarts: tuple[int, str],
         reasons: dict[str, str],
     ) -> Placement:
-        """Return the task's placement. Those of `endpoint` and `restarts` are inserted before its last reason."""
+        """Return the task's placement. `endpoint` and `restarts` bring their reasons, inserted before the last one."""
         *others, last = {**reasons, "workers": f"{reasons['workers']}; {self.reason}"}.items()
         return Placement(
             launcher, self.world_size, nodes, self.task.node_rank, self.workers, endpoint[0], restarts[0],
@@ -75,8 +75,8 @@ def bind_devices(
 ) -> Binding:
     """Assign devices to a task, which determines its ranks.
 
-    `setting` is `devices` as written: on a CPU, the number of workers in each task that may spawn. `device_counts` has
-    the number of devices that each task of the run sees; None: as many as this one.
+    `setting`: the setting `devices` as the user wrote it; on a CPU, the number of workers in each task that may spawn.
+    `device_counts`: the number of devices that each task of the run sees; None if all see as many as this task.
 
     RequestError: the number of tasks does not match the number of devices.
     """
@@ -120,7 +120,7 @@ def _bind_only_device(task: LaunchedTask, inventory: DeviceInventory, setting: s
     """Assign the only visible device to one of several tasks on this node."""
     if not task.bound:
         raise _mismatch(task, inventory, 1, setting)
-    # Here devices=4, or a list of four, is meant for the whole node, on which each of four tasks was given one device.
+    # With four tasks of one device each, devices=4 or a list of four devices describes the whole node, not this task.
     named = [entry.strip() for entry in (setting or "").split(",") if entry.strip()]
     if (len(named) if "," in (setting or "") else whole("".join(named))) != task.local_count:
         choose_devices(inventory, setting)
@@ -168,10 +168,10 @@ def _mismatch(task: LaunchedTask, inventory: DeviceInventory, devices: int, sett
 
 
 def agree_with_rank_variables(environ: Mapping[str, str], task: LaunchedTask, world_size: int) -> str:
-    """Return the rank variables that are set, as text, or "". RequestError: one of them contradicts the launcher.
+    """Return the rank variables that are set, as text; "" if none. RequestError: one contradicts the launcher.
 
-    They may be set by job scripts (`export WORLD_SIZE=$SLURM_NTASKS`) or by enroot's 50-slurm-pytorch hook. WORLD_SIZE
-    may be the number of processes or of ranks.
+    Job scripts (`export WORLD_SIZE=$SLURM_NTASKS`) or enroot's 50-slurm-pytorch hook may set these variables.
+    WORLD_SIZE may be the number of processes or of ranks.
     """
     allowed = {
         "RANK": {str(task.rank)},

@@ -1,4 +1,4 @@
-"""Find the devices this process may use: those the driver lists, limited by CUDA_VISIBLE_DEVICES and `devices`."""
+"""Find the devices this process may use: the driver's list, limited by CUDA_VISIBLE_DEVICES and by `devices`."""
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -12,15 +12,15 @@ from noether.launch.detect.driver import Gpu
 from noether.launch.detect.placement import Device, DeviceInventory, LaunchRequest
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 
-# The step's variables before the job's. Each is a number of GPUs as Slurm writes it, or a list of their indices, where
-# 0 is a GPU.
+# The variables of the step come before those of the job. A value is either a number of GPUs or a list of GPU indices;
+# in a list, 0 is a GPU.
 GRANTING = {
     "SLURM_STEP_GPUS": "list", "SLURM_JOB_GPUS": "list", "SLURM_GPUS_ON_NODE": "number",
     "SLURM_GPUS_PER_NODE": "number", "SLURM_GPUS_PER_TASK": "number", "NVIDIA_VISIBLE_DEVICES": "list",
 }  # fmt: skip
-# Masks that hide every device: CUDA itself treats "" and "-1" so; Slurm sets NoDevFiles in a step without GPUs.
+# Masks that hide every device: "" and "-1" do so in CUDA itself; Slurm sets NoDevFiles in a step without GPUs.
 NO_DEVICES = ("", "-1", "NoDevFiles")
-# "all" grants nothing by itself, because images set it by default.
+# "all" does not show that GPUs were granted, because images set it by default.
 NOT_GRANTED = (*NO_DEVICES, "0", "void", "none", "all")
 AMD_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
@@ -31,7 +31,7 @@ def granted_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
     A mask that hides every device (an empty CUDA_VISIBLE_DEVICES, NoDevFiles) was set on purpose: no GPUs are granted.
     """
     mask = environ.get("CUDA_VISIBLE_DEVICES")
-    # In a step, Slurm sets the masks of every vendor, unless gres.conf (Flags) names one.
+    # In a step, Slurm sets the masks of every vendor, unless Flags in gres.conf names one vendor.
     if facts.amd_driver or (mask is None and any(environ.get(name) for name in AMD_VARIABLES)):
         return ""
     if mask is not None:
@@ -52,8 +52,8 @@ def how_to_have_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
 def refuse_silent_cpu(environ: Mapping[str, str], facts: ProcessFacts, absence: str) -> None:
     """Raise RequestError under `accelerator=auto` if GPUs were granted to this process but none answers.
 
-    `absence` is the reason that there are no devices: "no NVIDIA driver answers, …". The fix shows how to make the GPUs
-    visible, and accelerator=cpu to do without.
+    `absence` is the reason that there are no devices: "no NVIDIA driver answers, …". The error offers two fixes: make
+    the GPUs visible, or set accelerator=cpu.
     """
     if not (granted := granted_gpus(environ, facts)):
         return
@@ -68,8 +68,8 @@ def refuse_silent_cpu(environ: Mapping[str, str], facts: ProcessFacts, absence: 
 
 
 GpuDriver = Callable[[], Sequence[Gpu] | None]
-"""A function that lists the GPUs in the driver's order; None: no driver answers. A table can replace it on a machine
-without GPUs. RequestError: there is a driver, but it does not work."""
+"""A function that lists the GPUs in the driver's order; None: no driver answers. On a machine without GPUs, it can
+return a fixed list instead. RequestError: there is a driver, but it does not work."""
 
 
 def find_devices(
@@ -86,10 +86,10 @@ def find_devices(
     Indices need not match NVML's (CUDA's default order is fastest first, NVML's is PCI order): only the number of
     devices matters here.
 
-    With `visible_devices`, a mask for another machine, the driver and CUDA_VISIBLE_DEVICES are ignored. `system` is
-    "Linux-x86_64", "Darwin-arm64", …; None: this machine's.
+    `visible_devices`: a mask for another machine; if set, the driver and CUDA_VISIBLE_DEVICES are ignored. `system`:
+    "Linux-x86_64", "Darwin-arm64", …; None: the system of this machine.
 
-    RequestError: the accelerator is missing, GPUs were granted but no driver answers, or the mask names a missing one.
+    RequestError: no such accelerator, GPUs were granted but no driver answers, or the mask names a missing device.
     """
     accelerator, visible_devices = request.accelerator, request.visible_devices
     cpus, system = read_cpus(), system or f"{platform.system()}-{platform.machine()}"
@@ -133,7 +133,7 @@ def _cuda_devices(
     chosen = gpus if devices is None else [gpu for device in devices for gpu in gpus if gpu.is_called(device.name)]
     _refuse_faulty(chosen, gpus, masked)
     instances = [uuid for gpu in chosen for uuid in gpu.mig_uuids]
-    if instances:  # CUDA shows one at most, and no GPU besides it (MIG user guide, "CUDA Device Enumeration").
+    if instances:  # CUDA shows one instance and no other device (MIG user guide, "CUDA Device Enumeration").
         shown = f"the first of {len(instances)} MIG instances: CUDA shows a process only one"
         return (Device("cuda", 0, instances[0]),), shown if mask is None else f"{masked}: {shown}"
     if devices is not None:
@@ -156,8 +156,8 @@ def _refuse_faulty(chosen: Sequence[Gpu], gpus: Sequence[Gpu], masked: str) -> N
 def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Device, ...]:
     """Read a CUDA mask: indices, GPU UUIDs or unique beginnings of them, or a MIG id.
 
-    Return one device per entry, in the mask's order, or () for "", "-1" and "NoDevFiles". `gpus` are those that the
-    driver lists; None: accept every entry unchecked (a plan for another machine). Errors show the mask as `source`.
+    Return one device per entry, in the mask's order, or () for "", "-1" and "NoDevFiles". `gpus`: the driver's list;
+    None: accept every entry unchecked (a plan for another machine). Error messages refer to the mask as `source`.
 
     RequestError: an entry is invalid (CUDA would cut the list there) or repeated.
     """
@@ -181,7 +181,7 @@ def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Devic
     if len(kinds) > 1:
         raise refuse("mask-mixes-kinds", "the device mask mixes indices, UUIDs and MIG ids", "entries of one kind")
     if kinds == {"mig"} and len(entries) > 1:
-        # CUDA would silently hide all but one. Nor can NCCL connect instances of one GPU.
+        # CUDA would silently hide all instances but one, and NCCL cannot connect instances of one GPU.
         raise refuse(
             "mask-of-several-migs", "the device mask names several MIG instances, but CUDA shows a process only one",
             "one MIG id", f"CUDA_VISIBLE_DEVICES={entries[0]}",
@@ -217,11 +217,11 @@ def _matching(text: str, names: Sequence[str]) -> list[str]:
 def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Device, ...]:
     """Choose from the visible devices, in the order written. Each gets one worker.
 
-    None takes all of them (the CPU counts as one device, and its one worker uses all its threads). "2" takes the
-    first two. "0,1", or "2," for a single one, chooses by index within the mask or by the name that the mask uses.
+    None chooses every device (the CPU counts as one device, whose one worker uses all its threads). "2" chooses the
+    first two. A list ("0,1", or "2," for a single device) has indices within the mask, or the mask's own names.
     On a CPU the number of entries is the number of workers.
 
-    RequestError: `devices` requests too many devices, a missing one or one twice, or over two CPU workers per core.
+    RequestError: too many devices, a missing device or a repeated one, or more than two CPU workers per core.
     """
     if devices is None:
         return inventory.devices
@@ -232,7 +232,7 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
     numbers = [number for number in map(whole, entries) if number is not None]
     if devices in ("all", "auto", "-1"):  # Lightning and others use these for all devices.
         raise RequestError("every-device-is-null", f"devices={devices} chooses no device", seen=f"devices={devices}",
-                           expected="null for all that are visible, a number, or a list such as 0,1",
+                           expected="null for all visible devices, a number, or a list such as 0,1",
                            fix="devices=null")  # fmt: skip
     refuse = partial(_choice_error, inventory=inventory, devices=devices)
     if not entries or "" in entries or (is_number and (not numbers or numbers[0] == 0)):
@@ -248,7 +248,7 @@ def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Dev
         return tuple(Device("cpu", index) for index in range(count))
     if is_number:
         if numbers[0] > len(inventory.devices):
-            raise refuse("too-few-devices", f"devices={devices} is more than are visible here")
+            raise refuse("too-few-devices", f"devices={devices} requests more than are visible")
         return inventory.devices[: numbers[0]]
     chosen = tuple(_named(entry, inventory, devices) for entry in entries)
     if len(set(chosen)) < len(chosen):

@@ -17,7 +17,7 @@ LIMIT_S = DistributedConfig().driver_timeout_s
 MISMATCH = 18
 """NVML_ERROR_LIB_RM_VERSION_MISMATCH (nvml.h)."""
 NOT_FOR_US = (4, 9, 12)
-"""NVML_ERROR_NO_PERMISSION (devices that a job was not given), _DRIVER_NOT_LOADED and _LIBRARY_NOT_FOUND: no GPU."""
+"""Errors that mean no GPU: NVML_ERROR_NO_PERMISSION (not given to the job), _DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND."""
 
 Trouble = Literal["", "mismatch", "hangs", "fails"]
 
@@ -27,7 +27,7 @@ class Gpu:
     """One GPU as the driver lists it.
 
     index: its place among the GPUs that this process may use. mig_uuids: its MIG instances; empty if it is not divided.
-    fault: NVML's error in place of its facts, such as that it is lost; "" for a GPU that answers.
+    fault: NVML's error if the GPU does not answer, for example because it is lost; otherwise "".
     """
 
     index: int
@@ -44,7 +44,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Driver:
-    """The NVIDIA driver's answer: no `gpus` if it is missing; `trouble`, and NVML's `error`, if it does not work."""
+    """The NVIDIA driver's answer: `gpus` is None without a driver; `trouble` and `error` say why a driver fails."""
 
     version: str = ""
     gpus: tuple[Gpu, ...] | None = None
@@ -58,8 +58,8 @@ class Driver:
             return RequestError(
                 "driver-mismatch", "the loaded NVIDIA driver and its library have different versions",
                 seen=self.error,
-                expected="one version of both: most likely the driver was updated, and the old one is still loaded",
-                fix="restart this machine      (in a container: the library of the host, by --gpus all or --nv)",
+                expected="the same version: most likely the driver was updated, but the old one is still loaded",
+                fix="restart this machine      (in a container: use the host's library, by --gpus all or --nv)",
             )  # fmt: skip
         if self.trouble == "hangs":
             return RequestError(
@@ -88,7 +88,7 @@ def nvml_gpus(limit_s: float = LIMIT_S) -> list[Gpu] | None:
     return ask_driver(limit_s).listed()
 
 
-@cache  # After a driver hung, a refused launch is placed again to tell other hosts: it must not wait for it twice.
+@cache  # A launch that a hung driver stopped is placed again to tell other hosts, and must not wait twice.
 def ask_driver(limit_s: float = LIMIT_S) -> Driver:
     """Return the driver's answer within a time limit."""
     import pynvml
@@ -107,9 +107,9 @@ def ask_driver(limit_s: float = LIMIT_S) -> Driver:
 def ask_nvml(question: Callable[[Any], Any], limit_s: float) -> Any:
     """Call `question` with pynvml, in a thread with NVML initialised, and return its answer.
 
-    NVML creates no CUDA context, and the thread shuts it down. So none of its locks is held after an answer, and this
-    process can be forked, as for a worker or a loader. After a TimeoutError it must not be forked, because the thread
-    may hold the locks for ever: a launch is refused then, and the doctor's workers are spawned.
+    NVML creates no CUDA context, and the thread shuts NVML down. So after an answer no lock of NVML is held, and this
+    process can fork a worker or a loader. After a TimeoutError it must not fork, because the thread may hold the locks
+    for ever: a launch is then refused, and the doctor spawns its workers instead.
 
     TimeoutError, pynvml.NVMLError: there was no answer in time, or NVML does not answer the question.
     """

@@ -1,4 +1,4 @@
-"""Choose where separate ranks meet: on the host of rank 0, at a port that each derives and rank 0's parent holds."""
+"""Choose where ranks meet: on rank 0's host, at a port that every rank derives and that rank 0's parent holds."""
 
 import contextlib
 import errno
@@ -55,7 +55,7 @@ def interface_towards(address: str) -> str | None:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((address, 9))  # For a datagram socket this only consults the routing table: nothing is sent.
             own = str(probe.getsockname()[0])
-            # Found by its address, because the route to an address of this host is the loopback.
+            # Search by address: the route to one of this host's own addresses leads through the loopback.
             return _interface_with_v6(own) if family == socket.AF_INET6 else _interface_with(probe, own)
     except OSError:
         return None
@@ -88,23 +88,23 @@ def check_interfaces(environ: Mapping[str, str]) -> None:
     if missing := [name for name in asked.split(",") if asked and name not in here]:
         raise RequestError("no-such-interface", f"this host has no network card {shortened(missing[0])}",
                            seen=as_pairs({"GLOO_SOCKET_IFNAME": asked}), expected=f"one of {', '.join(here)}",
-                           fix="unset GLOO_SOCKET_IFNAME      (noether picks the card towards rank 0)")  # fmt: skip
+                           fix="unset GLOO_SOCKET_IFNAME      (noether picks the card leading to rank 0)")  # fmt: skip
 
 
 DEFAULT_PORT = 29500
-"""The port to use if there is nothing to derive one from (`nodes=2`, RANK without MASTER_PORT): torch's default."""
+"""Torch's default port, used if no port can be derived (`nodes=2`, RANK without MASTER_PORT)."""
 
 # Derived ports are below Linux's ephemeral range (32768 and up, ip(7)), so that no outgoing connection uses one, and
 # below 29500.
 FIRST_DERIVED_PORT = 20000
 DERIVED_PORTS = 9497  # A prime.
 STEPS_PER_JOB = 101
-# Ranks may connect long before rank 0 accepts; the system's own limit (somaxconn) still applies.
+# Ranks may connect long before rank 0 accepts them; the system's own limit (somaxconn) still applies.
 BACKLOG = 4096
 
 
 def _only(both: dict[str, str], refusal: RequestError) -> tuple[str, str]:
-    """Return the one value that is set and its setting or variable, or "" and "". `refusal`: there are two values."""
+    """Return the value that is set, and its setting or variable; or "" and "". Raise `refusal` if they differ."""
     asked = {both[name]: name for name in reversed(both) if both[name]}
     if len(asked) > 1:
         raise RequestError(**refusal.parts | {"seen": as_pairs(both)})
@@ -114,17 +114,17 @@ def _only(both: dict[str, str], refusal: RequestError) -> tuple[str, str]:
 def asked_address(
     master_addr: str | None, environ: Mapping[str, str], fix: str = "unset MASTER_ADDR"
 ) -> tuple[str, str]:
-    """Return the host in `master_addr` or MASTER_ADDR and which it is; "" and "" if none. RequestError: they differ."""
+    """Return the host that is set, and `master_addr` or MASTER_ADDR; or "" and "". RequestError: the two differ."""
     both = {"master_addr": master_addr or "", "MASTER_ADDR": environ.get("MASTER_ADDR", "")}
     refusal = RequestError("two-masters", "two different masters are set", expected="one address", fix=fix)
     return _only(both, refusal)
 
 
 def refuse_loopback(address: str, source: str, nodes: int) -> None:
-    """Raise RequestError if several nodes have a loopback address: each would look for rank 0 on itself."""
+    """Raise RequestError if several nodes are to meet at a loopback address: each would look for rank 0 on itself."""
     if nodes > 1 and is_loopback(address):
         raise RequestError(
-            "master-is-loopback", f"{source}={address} means each of the {nodes} nodes itself",
+            "master-is-loopback", f"{source}={address} means another machine on each of the {nodes} nodes",
             seen=f"{source}={address}, {nodes} nodes",
             expected="the host of rank 0, under a name or an address that every node knows",
             fix=f"{source}=HOST      (or leave it out if the launcher knows rank 0's host)",
@@ -139,8 +139,8 @@ def port_of(
 ) -> tuple[int, str, str]:
     """Return the ranks' port, which of `master_port` and MASTER_PORT sets it ("" if neither), and the reason.
 
-    `otherwise` is the port if none is set, with its reason; None: the default. 0, None, MASTER_PORT=0 and an empty
-    MASTER_PORT set none. `fix` is shown if the two differ or MASTER_PORT is not a port.
+    `otherwise`: the port to use if none is set, and its reason; None: the default port. 0, None, MASTER_PORT=0 and an
+    empty MASTER_PORT set no port. The error shows `fix` if the two differ or MASTER_PORT is not a port.
 
     RequestError: a value is not a port, or the two differ.
     """
@@ -164,7 +164,7 @@ def derived(job_id: int, step_id: int, named: str) -> tuple[int, str]:
 
     `named` describes the numbers in the reason ("job 12 + step 0").
     Every rank of a step computes the same port without communication, and two steps of a job get different ports.
-    If only the job id were used, they would share one, and a rank of one step could join the other's store.
+    From the job id alone, both steps would get the same port, and a rank of one could join the other step's store.
     Two steps never share a port if their numbers are below 101 and their job ids are less than 93 apart.
     """
     port = FIRST_DERIVED_PORT + (STEPS_PER_JOB * job_id + step_id) % DERIVED_PORTS
@@ -174,9 +174,9 @@ def derived(job_id: int, step_id: int, named: str) -> tuple[int, str]:
 def refuse_other_master(address: str, first_host: str, source: str) -> None:
     """Raise RequestError if MASTER_ADDR cannot be rank 0's host, `first_host`, which was read from `source`.
 
-    It may name the first host in another form: with a domain, with a suffix for another network (`n1-ib`), or as an
-    address, which cannot be checked here. Any other name is refused: it was typically taken from the job's node list
-    while the step runs on other nodes, so rank 0 would not listen there and every rank would time out.
+    MASTER_ADDR may name the first host in another form: with a domain, with a suffix for another network (`n1-ib`), or
+    as an address, which cannot be checked here. Any other name is refused: it was typically taken from the job's node
+    list while the step runs on other nodes, so rank 0 would not listen there and every rank would time out.
     """
     short, first = address.partition(".")[0].lower(), first_host.partition(".")[0].lower()
     if short == first or is_address(address) or short.startswith(first + "-"):
@@ -205,7 +205,7 @@ def hold_port(endpoint: Endpoint) -> HeldPort:
 
     The socket goes through multiprocessing to rank 0, and there to `torch.distributed.TCPStore(master_listen_fd=...)`:
     in between no other job can take the port, and ranks that connect early wait in its queue. A loopback endpoint is
-    bound to that address only, so that nothing outside the machine can reach the store; any other on every interface.
+    bound to that address only, so that nothing outside the machine can reach the store; any other to every interface.
 
     RequestError: the port is taken, or this user may not bind it.
     """
@@ -255,7 +255,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class PublishedPort:
-    """The file `FOLDER/rendezvous/IDENTITY.json` of a run, which exists from rank 0's start until all have joined."""
+    """The file `FOLDER/rendezvous/IDENTITY.json` of a run, which exists from rank 0's start until all ranks join."""
 
     folder: Path
     identity: RunIdentity

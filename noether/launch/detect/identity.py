@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 # Variables in which a launcher names the run: the same in all its processes, and different in every other run. The
-# first group with a value counts: mpirun may itself have been started in a job.
+# first group with a value is used, because mpirun may itself run inside a job.
 _STEP, _ELASTIC = ("SLURM_JOB_ID", "SLURM_STEP_ID"), ("TORCHELASTIC_RUN_ID",)
 RUN_NAMES = {
     "slurm": (_STEP,),
@@ -22,8 +22,8 @@ SHARED_SECTIONS = ("nodes", "seed", "model", "task", "optimizer", "schedule", "t
 class RunIdentity:
     """The identity of one run: its launcher, number of ranks, restarts, configuration digest, device kind and job.
 
-    All ranks compute on one kind of device. It is compared because, on a node whose driver fails, ranks would use the
-    CPU while the others wait for NCCL. `job` is the launcher's name for the job, which no other run has ("": none).
+    The device kind is compared because, on a node whose driver fails, ranks would use the CPU while other ranks wait
+    for NCCL. `job` is the launcher's name for the job, which no other run has; "" if there is none.
     """
 
     launcher: str = ""
@@ -39,9 +39,9 @@ class RunIdentity:
         return named + (f", on {self.device_kind}" if self.device_kind else "")
 
     def is_of_same_start(self, other: "RunIdentity") -> bool:
-        """Return whether both were started as one run, even if their settings or devices do not match.
+        """Return whether launcher, job and restarts agree: both were started as one run, even if their settings differ.
 
-        Without a job, that is likely if both look for rank 0 at one port, but not certain.
+        Without a job's name, this is likely for processes that look for rank 0 at the same port, but not certain.
         """
         return all(getattr(self, name) == getattr(other, name) for name in ("launcher", "job", "restarts"))
 
@@ -56,7 +56,7 @@ class RunIdentity:
 
     @classmethod
     def from_text(cls, text: str) -> "RunIdentity":
-        """Read what `as_text` wrote. ValueError: that is not an identity."""
+        """Read what `as_text` wrote. ValueError: the text is not an identity."""
         try:
             read = cls(**json.loads(text))
             if [type(value) for value in vars(read).values()] != [type(value) for value in vars(cls()).values()]:
@@ -76,7 +76,7 @@ def job_name(launcher: str, environ: Mapping[str, str]) -> str:
 def run_key(settings: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     """Return a key that only this run's processes can compute, provided other users cannot read its settings.
 
-    NOETHER_RUN_KEY, set to the same value on every host, adds the user's own secret to it.
+    NOETHER_RUN_KEY, set to the same value on every host, adds the user's own secret to the key.
     """
     return hashlib.sha256(f"{_shared(settings)}\0{environ.get('NOETHER_RUN_KEY', '')}".encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""The launchers that are known by their variables, a row each, and the signs that give away unknown ones."""
+"""A table of the launchers that are recognised by their variables, and the signs of an unknown launcher."""
 
 import json
 import re
@@ -12,12 +12,12 @@ from noether.common.safe_open import read_plain
 
 @dataclass(frozen=True)
 class KnownLauncher:
-    """The names of a launcher's variables; "" for each that it does not set.
+    """The names of a launcher's variables; "" for each variable that it does not set.
 
-    With a `local_rank`, it starts any number of processes on a node: `rank` and `size` count all, `local_size` those of
-    this node, and `nodes` the nodes. Without one it starts one on each node, and `rank` and `size` count nodes: `hosts`
-    lists them in order, `own` names this one among them, and `master` has rank 0's address, which rank 0 itself may
-    lack. `first` has the number of rank 0's node, if it is not 0. `line` starts `{n}` processes on each node.
+    A launcher with a `local_rank` starts any number of processes per node: `rank` and `size` count all processes,
+    `local_size` the processes on this node, `nodes` the nodes. A launcher without one starts one process per node:
+    `rank` and `size` count nodes, `hosts` lists the nodes in order, `own` names this node, and `master` has rank 0's
+    address (rank 0 may lack it). `first`: the number of rank 0's node, if not 0. `line` starts `{n}` processes a node.
     """
 
     name: str
@@ -39,7 +39,7 @@ def _mpi(name: str, prefix: str, **more: str) -> KnownLauncher:
 
 
 LAUNCHERS = (
-    # Those that set PMI_RANK as well come before Hydra (MPICH, Intel MPI).
+    # Launchers that also set PMI_RANK come before Hydra (MPICH, Intel MPI).
     _mpi("Open MPI", "OMPI_COMM_WORLD", nodes="OMPI_MCA_orte_num_nodes"),
     _mpi("MVAPICH", "MV2_COMM_WORLD"),
     _mpi("jsrun", "JSM_NAMESPACE", line="jsrun --tasks_per_rs {n} noether train …"),
@@ -56,20 +56,20 @@ LAUNCHERS = (
     KnownLauncher("Vertex AI", hosts="CLUSTER_SPEC"),
 )  # fmt: skip
 
-# Any launcher's names for the number of a process or node, the total, and the list of hosts or its file; not for CPUs
-# (NPROCS), the elements of a job array, which are separate runs (…TASK_INDEX), or a matrix's rank (LORA_RANK).
+# Names that launchers give to the number of a process or node, the total, and the list of hosts or its file. Left out:
+# CPUs (NPROCS), the elements of a job array, which are separate runs (…TASK_INDEX), and a matrix's rank (LORA_RANK).
 _RANK = re.compile(r"(?:.*_)?(?<!LORA_)(?:RANK|RANKID|PROCID|PROCNO|NODE_?INDEX|NODENUM)|ALPS_APP_PE")
 _SIZE = re.compile(r"(?:.*_)?(?:NUM_NODES|NODES_NUM|NNODES|NODE_COUNT|NHOSTS|WORLD_SIZE|NTASKS)|_CONDOR_NPROCS")
 _LIST = re.compile(r"(?:.*_)?(?:NODE|HOST)_?(?:FILE|LIST|IPS)|(?:LSB|LSB_MCPU|SM|VC_.*)_HOSTS|CLUSTER_SPEC|TF_CONFIG")
-# Slurm's are read by its own launcher; those of continuous integration number independent jobs.
+# Slurm's variables are read in `slurm/`; variables of continuous integration number independent jobs.
 _OTHERS = re.compile(r"SLURM_.*|(?:.*_)?(?:CI|CIRCLE)_.*")
 
 
 @dataclass(frozen=True)
 class Signs:
-    """Signs of a run of several processes in variables: this one's number, how many there are, and on which hosts.
+    """Signs in the variables of a run of several processes: this process's number, the total, and the hosts.
 
-    `seen` has the variables that show them. `unread` has those whose files cannot be read here, as in a container.
+    `seen`: the variables with these signs. `unread`: variables that name a file which cannot be read in this container.
     """
 
     number: int | None
@@ -96,10 +96,10 @@ def foreign_signs(environ: Mapping[str, str], host: str) -> Signs:
     """Read signs of several processes in the variables of any launcher; without signs, `seen` is empty."""
     names = sorted(name for name, value in environ.items() if value and not _OTHERS.fullmatch(name))
     ranks = {name: whole(environ[name]) for name in names if _RANK.fullmatch(name)}
-    # Elastic jobs give the least and the most: 1:4.
+    # Elastic jobs give a minimum and a maximum: 1:4.
     sizes = {name: whole(environ[name].rpartition(":")[2]) for name in names if _SIZE.fullmatch(name)}
     lists = {name: hosts_in(environ[name]) for name in names if _LIST.fullmatch(name)}
-    # The last two count even if they are 0: their launchers do not tell how many processes there are.
+    # These two are signs even if they are 0, because their launchers do not report the number of processes.
     above = [name for name, number in ranks.items() if number or name in ("PMIX_RANK", "ALPS_APP_PE")]
     several = [name for name, size in sizes.items() if size and size > 1]
     listing = [name for name, (hosts, _) in lists.items() if len(hosts) > 1]
@@ -115,8 +115,8 @@ def foreign_signs(environ: Mapping[str, str], host: str) -> Signs:
 def hosts_in(text: str) -> tuple[tuple[str, ...], str]:
     """Return the hosts that a variable lists, each once, and this host's name if the list marks it, else "".
 
-    The list has names or addresses (10.0.0.1;10.0.0.2), maybe with their numbers of slots (n1 8 n2 8), as text, JSON, a
-    cluster of tasks (TF_CONFIG), or a file with a host at the beginning of each line. If unreadable, it is empty.
+    A list has names or addresses (10.0.0.1;10.0.0.2), perhaps each with a number of slots (n1 8 n2 8). It is text,
+    JSON, a cluster of tasks (TF_CONFIG), or a file whose lines begin with a host. An unreadable list has no hosts.
     """
     own = ""
     try:

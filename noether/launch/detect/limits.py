@@ -1,4 +1,4 @@
-"""Raise this process's limits of descriptors and processes, and check a run against these and shared memory."""
+"""Raise this process's limits on descriptors and processes; check that these and shared memory suffice for a run."""
 
 import contextlib
 import resource
@@ -10,7 +10,7 @@ from noether.common.errors import RequestError
 from noether.common.numbers import counted
 
 MOST_DESCRIPTORS = 1 << 20
-"""The highest limit to set: some programs close every number up to the limit at start, which is slow for billions."""
+"""The highest limit to set: some programs start by closing every descriptor up to the limit, slow for billions."""
 
 OWN_DESCRIPTORS = 96
 """A rank's descriptors besides its connections to other ranks: files, logs, libraries, loaders."""
@@ -27,13 +27,13 @@ def raise_limits() -> None:
 
 
 def read_limits() -> list[int | None]:
-    """Return the hard limits of descriptors and processes, up to which `raise_limits` goes; None: no limit."""
+    """Return the hard limits of descriptors and processes, which `raise_limits` makes the soft ones; None: no limit."""
     hard = [resource.getrlimit(name)[1] for name in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)]
     return [None if limit == resource.RLIM_INFINITY else limit for limit in hard]
 
 
 def most_processes(root: Path = Path("/")) -> int | None:
-    """Return how many processes and threads this process's cgroups allow (`docker run --pids-limit`), if limited."""
+    """Return the most processes and threads that this process's cgroups allow (`--pids-limit`); None: no limit."""
     found = (number_in(group / "pids.max") for group in own_groups("pids", root))
     return min((most for most in found if most is not None), default=None)
 
@@ -44,7 +44,7 @@ def refused_processes(root: Path = Path("/")) -> int:
 
 
 def check_processes(ranks: int, most: int | None) -> None:
-    """Raise RequestError if `most` processes are too few for this host's ranks before their first update.
+    """Raise RequestError if this host's ranks need more than `most` processes before their first update.
 
     Measured on CPUs without loader workers: 2 ranks need 15 or 16, 4 ranks at most 28.
     """
@@ -53,7 +53,7 @@ def check_processes(ranks: int, most: int | None) -> None:
 
 
 def too_few_processes(most: int | None) -> RequestError:
-    """Return the error for a run that may have too few processes and threads, or was refused one."""
+    """Return the error for a run that was refused a process or thread, or may be; `most` are allowed."""
     return RequestError(
         "too-few-processes", "there are too few processes and threads for the ranks of this host",
         seen=f"this container or service may have {most} of them at a time" if most else "one was refused",
@@ -85,15 +85,15 @@ def why_too_large(
 
 MEBIBYTE = 2**20
 LEAST = 128 * MEBIBYTE
-"""Twice docker's default (64 MiB)."""
+"""The least shared memory for any loader worker: twice docker's default (64 MiB)."""
 PER_READER = 32 * MEBIBYTE
-"""Two batches in flight (torch's prefetch_factor) of a few MiB each."""
+"""Shared memory for each loader worker: two batches in flight (torch's prefetch_factor) of a few MiB each."""
 
 
 def check_shared_memory(num_workers: int, ranks_here: int, size: int | None) -> None:
     """Raise RequestError if loader workers would die of "Bus error" because shared memory is too small.
 
-    Each of the `ranks_here` has `num_workers`. `size` is that of /dev/shm in bytes, None if there is none (not Linux).
+    Each of the `ranks_here` ranks has `num_workers`. `size`: the bytes of /dev/shm; None without it (not Linux).
     """
     readers = num_workers * ranks_here
     need = max(LEAST, readers * PER_READER)

@@ -25,7 +25,7 @@ from noether.launch.detect.placement import Endpoint, LaunchContext, LaunchReque
 def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
     """Place the run on this machine. This launcher accepts any environment, so it is tried last.
 
-    RequestError: the devices are not here, or two different ports are set.
+    RequestError: requested devices are missing, or two different ports are set.
     """
     inventory = here.inventory
     devices = choose_devices(inventory, request.devices)
@@ -111,7 +111,7 @@ def _refuse_leftovers(request: LaunchRequest) -> None:
     for name, value in (("node_rank", request.node_rank), ("master_addr", request.master_addr)):
         # Allowed: node_rank=0, which is right for a single machine, and master_addr with nodes=1.
         if value and (name == "node_rank" or request.nodes is None):
-            raise RequestError("setting-without-nodes", f"{name} without nodes",
+            raise RequestError("setting-without-nodes", f"{name} is set, but nodes is not",
                                seen=f"{name}={value}" + (f", nodes={request.nodes}" if request.nodes else ""),
                                expected="nodes, node_rank and master_addr together, or none of them",
                                fix=COMMAND)  # fmt: skip
@@ -124,17 +124,17 @@ def _checked(request: LaunchRequest, master: str) -> tuple[int, int]:
     if nodes is None or node_rank is None or not master:
         missing = " and ".join(name for name, value in asked.items() if value is None)
         raise RequestError(
-            "nodes-without-setting", f"nodes={nodes} without {missing}", seen=seen, expected="all three", fix=COMMAND
+            "nodes-without-setting", f"nodes={nodes}, but no {missing}", seen=seen, expected="all three", fix=COMMAND
         )
     if not 0 <= node_rank < nodes:
-        raise RequestError("node-rank-out-of-range", f"node_rank={node_rank} of {nodes} nodes", seen=seen,
-                           expected=f"0 to {nodes - 1}, each on one machine",
+        raise RequestError("node-rank-out-of-range", f"node_rank={node_rank}, but {nodes} nodes", seen=seen,
+                           expected=f"0 to {nodes - 1}, each number on one machine",
                            fix=f"--node-rank {nodes - 1}")  # fmt: skip
     return nodes, node_rank
 
 
 def node_names(count: int, node_rank: int, host: str, master: str = "") -> tuple[str, ...]:
-    """Return a name for each node: this host's, the master's if it is known, and "(node 3)" for the others."""
+    """Return a name for each node: this host's, the master's if it is known, and "(node 3)" for any other."""
     names = [f"(node {index})" for index in range(count)]
     if master and not is_loopback(master):
         names[0] = master
@@ -211,7 +211,7 @@ OWN_RUNS = "nodes=1 'run_id=NAME-$(JOB_COMPLETION_INDEX)'      (each pod trains 
 
 
 def kubernetes_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
-    """Place this pod's workers among those of the Job; return None outside of one, or if each pod is its own run.
+    """Place this pod's workers among those of the Job; return None outside a Job, or if each pod is a separate run.
 
     RequestError: the number of pods or rank 0's host is unknown, or a setting contradicts the index.
     """

@@ -1,13 +1,13 @@
 """Place a process that mpirun, mpiexec, jsrun or `flux run` started, by the variables that `launchers.py` lists.
 
-Each process is one rank; if it is the only process, it starts a worker on each of its devices. MPI itself is not used:
-its variables only give the rank, and the ranks meet at torch's own store.
-
-If every rank is on this machine, they meet on 127.0.0.1. On several machines they meet at `master_addr`, else
-MASTER_ADDR (`mpirun -x MASTER_ADDR=hostA`), else, with Open MPI, on the machine that runs mpirun, if rank 0 is there:
-OMPI_MCA_orte_hnp_uri (4) or PMIX_SERVER_URI (5) names it. Other launchers set no such variable, so they need an
-address. The port is `master_port`, else MASTER_PORT, else derived from mpirun's job number (Open MPI) or from mpiexec's
-control port (Hydra, if its proxy is visible among the parent processes), else 29500.
+Each process is one rank; if it is the only process, it starts a worker on each of its devices. MPI itself is not used.
+The ranks meet at torch's own store, at the first of these addresses:
+- `master_addr`;
+- 127.0.0.1, if every rank is on this machine;
+- MASTER_ADDR (`mpirun -x MASTER_ADDR=hostA`);
+- with Open MPI, the machine of mpirun (OMPI_MCA_orte_hnp_uri in version 4, PMIX_SERVER_URI in 5), if rank 0 is there.
+The port is `master_port` or MASTER_PORT. If neither is set, it is derived from mpirun's job number (Open MPI) or from
+mpiexec's control port (Hydra, if its proxy is among the visible parent processes); otherwise it is 29500.
 """
 
 import re
@@ -34,9 +34,9 @@ _HYDRA_PROXY = re.compile(r"\S*hydra_\w*proxy .*--control-port \S+:([0-9]{1,5})(
 
 @dataclass(frozen=True)
 class MpiDaemon:
-    """This node's daemon of Open MPI.
+    """Open MPI's daemon on this node.
 
-    `master` is the host that runs mpirun, "" if `source` does not name it; `job` is mpirun's number for the run.
+    `master`: the host that runs mpirun, or "" if the variable `source` lacks it. `job`: mpirun's number for the run.
     """
 
     number: int
@@ -49,7 +49,7 @@ class MpiDaemon:
 class MpiProcess(LaunchedTask):
     """One process that mpirun started.
 
-    `nodes` is the number of nodes, a guess unless they are `counted`. The `daemon` is known only for Open MPI.
+    `nodes`: the number of nodes, which is a guess unless `counted` is true. `daemon`: known only for Open MPI.
     """
 
     family: str
@@ -62,7 +62,6 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
     """Read which process of an MPI job this is; return None if MPI did not start it.
 
     srun sets some of PMI's and PALS's variables too, but not the local size; Slurm's launcher places such a process.
-
     RequestError: some of the variables are missing, or they contradict each other.
     """
     row = next((row for row in LAUNCHERS if row.local_rank and environ.get(row.rank)), None)
@@ -81,7 +80,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
         )  # fmt: skip
     rank, count, local_rank, local_count = (whole_number(environ, name) for name in names)
     nodes = whole_number(environ, row.nodes, 1) if environ.get(row.nodes) else None
-    if not row.local_size:  # The fourth is the number of nodes; assume that ranks are spread evenly.
+    if not row.local_size:  # The fourth number is then that of nodes; assume that ranks are spread evenly.
         local_count = -(-count // local_count)
     if rank >= count or local_rank >= local_count or local_count > count:
         raise RequestError("mpi-variables-contradict", f"{family}'s variables contradict each other",
@@ -97,7 +96,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
     return MpiProcess(
         rank=rank, count=count, local_rank=local_rank, local_count=local_count, node_rank=node_rank,
         seen=f"{family}: rank {rank} of {count}, local rank {local_rank} of {local_count}",
-        # With several processes, none knows how many devices the other nodes have, so each is one rank only.
+        # One of several processes cannot know how many devices the other nodes have, so each is one rank only.
         may_spawn=count == 1, bound=bool(environ.get("CUDA_VISIBLE_DEVICES")), line=row.line,
         nodes=max(-(-count // local_count) if nodes is None else nodes, node_rank + 1),
         family=family, counted=nodes is not None, daemon=daemon,

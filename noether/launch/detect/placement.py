@@ -1,4 +1,4 @@
-"""The answer of a launcher, `Placement`: the ranks this process is responsible for, and why; then what it is given."""
+"""`Placement`, a launcher's answer: the ranks this process is responsible for, and why; and a launcher's inputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ class Placement:
 
     launcher: str
     world_size: int
-    nodes: tuple[str, ...]  # Their names, in the order of their node ranks; an unknown name is "(node 3)".
+    nodes: tuple[str, ...]  # Host names in the order of the node ranks; "(node 3)" if unknown.
     node_rank: int
-    workers: "tuple[Worker, ...]"  # This process runs a single worker itself; of several, it starts a process for each.
+    workers: "tuple[Worker, ...]"  # If it is a single one, this process runs it; else it starts a process for each.
     endpoint: "Endpoint"
-    restarts: int  # Grows whenever a scheduler or launcher restarts the run (an attempt's number counts users' too).
+    restarts: int  # Counts restarts by a scheduler or launcher (the attempt's number also counts restarts by users).
     reasons: Mapping[str, str]  # The evidence for each field.
-    local_world_size: int  # The ranks on this node: more than the `workers` if it has a process for each device.
-    warnings: tuple[str, ...] = ()  # Printed before the run: it can start, but maybe not as the user intended.
+    local_world_size: int  # The ranks on this node: more than `workers` if other processes here have ranks too.
+    warnings: tuple[str, ...] = ()  # Printed before the run, which can start, but perhaps not as the user intended.
     cpus: CpuShare | None = None  # How the workers share this host's CPUs; None in a plan for another machine.
 
     @property
@@ -89,7 +89,7 @@ class LaunchRequest:
     `accelerator` is "auto", "gpu", "cpu" or "mps". `devices` is the setting as written (see `choose_devices`).
     `master_port` 0 or None leaves the port to the placement. `visible_devices` is the CUDA mask in a plan for another
     machine. `nodes`, `node_rank` and `master_addr` start a run on several machines without a scheduler; if a launcher
-    knows these itself, they must agree with it.
+    sets these values itself, the settings must agree with it.
     """
 
     accelerator: str = "auto"
@@ -115,7 +115,7 @@ class LaunchContext:
 class DeviceInventory:
     """The devices this process may use; for "cpu" and "mps" there is one.
 
-    `evidence` is the source of that, as text for brackets after a number of devices. `cpus` are the usable cores.
+    `evidence`: how the devices were found, as text in brackets after their number. `cpus`: the usable cores.
     """
 
     kind: DeviceKind
@@ -125,5 +125,5 @@ class DeviceInventory:
 
 
 def as_pairs(variables: Mapping[str, object]) -> str:
-    """Return "RANK=0, WORLD_SIZE=2", as errors and reasons show variables and settings."""
+    """Format variables or settings for errors and reasons: "RANK=0, WORLD_SIZE=2"."""
     return ", ".join(f"{name}={shortened(str(value))}" for name, value in variables.items())

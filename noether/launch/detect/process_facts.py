@@ -13,7 +13,7 @@ from noether.common.processes import ancestors
 
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "tcsh", "csh", "fish", "ash", "busybox")
 MAX_ANCESTORS = 64
-# Characters of a command line: enough for a name and a shell's options. The rest is private.
+# Characters to read of a command line: enough for a name and a shell's options. The rest is private.
 MAX_COMMAND = 200
 
 _STEP_TITLE = re.compile(r"slurmstepd: \[([0-9]+)(?:[+_][0-9]+)?\.([0-9]+|batch|extern|interactive)(?:\+[0-9]+)?\]")
@@ -25,10 +25,10 @@ _STEP_CGROUP = re.compile(r"/job_([0-9]+)/step_([0-9]+|batch|extern|interactive)
 class ProcessFacts:
     """Facts that the system shows about this process besides its environment; by default nothing is known.
 
-    `ancestors` are the command lines of its parent processes as `ps` shows them, nearest first, as far as this PID
-    namespace goes. `cgroup` is the text of /proc/self/cgroup. `container` is the engine of the container it runs in,
-    "" for none. `nvidia_kernel`: whether the kernel has NVIDIA GPUs, which is visible inside a container too.
-    `amd_driver`: whether AMD's driver is here. `full_name` is this host's name with its domain, from /etc/hosts.
+    `ancestors`: the command lines of its parent processes in this PID namespace as `ps` shows them, nearest first.
+    `cgroup`: the text of /proc/self/cgroup. `container`: the name of the container engine, or "" outside a container.
+    `nvidia_kernel`: whether the kernel has NVIDIA GPUs, which is visible inside a container too. `amd_driver`: whether
+    AMD's driver is loaded. `full_name`: this host's name with its domain, from /etc/hosts.
     """
 
     stdin_is_terminal: bool = False
@@ -53,7 +53,7 @@ class StepSeen:
 
 
 def read_process_facts(proc: Path = Path("/proc")) -> ProcessFacts:
-    """Read the facts of this process. Whatever cannot be read (on another system, hidden processes) stays unknown."""
+    """Read the facts of this process. Facts that cannot be read (another system, hidden processes) stay unknown."""
     nvidia = False
     with contextlib.suppress(OSError):
         nvidia = any((proc / "driver" / "nvidia" / "gpus").iterdir())
@@ -69,7 +69,7 @@ def _text(path: Path) -> str:
 
 
 def full_name(hosts: str, host: str) -> str:
-    """Return a host's name with its domain from the text of /etc/hosts (hosts(5)); "" if it has none there."""
+    """Return a host's name with its domain from the text of /etc/hosts (hosts(5)); "" if the text has none."""
     for line in hosts.splitlines():
         names = line.partition("#")[0].split()[1:]
         if host in names:

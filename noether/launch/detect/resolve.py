@@ -23,8 +23,8 @@ Launcher = Callable[[LaunchRequest, LaunchContext], Placement | None]
 own launcher's variables make no sense: an incomplete environment must not fall through to the next launcher."""
 
 LAUNCHERS: tuple[Launcher, ...] = (
-    # The first one to return a placement is used, so a launcher that can run inside another (torchrun and mpirun inside
-    # a Slurm job) must come before it. The last accepts every environment.
+    # The first launcher to return a placement is used. One that can run inside another (torchrun and mpirun inside a
+    # Slurm job) must therefore come before the other. The last launcher accepts every environment.
     torchrun_placement,
     mpi_placement,
     slurm_placement,
@@ -36,7 +36,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
 )
 
 RANK_VARIABLES = ("SLURM_PROCID", "RANK", local.INDEX, *(row.rank for row in KNOWN if row.rank))
-"""The variables in which launchers number their processes from 0, for a process that cannot be placed."""
+"""The variables in which launchers number their processes from 0; read if a process cannot be placed."""
 
 
 def resolve_placement(
@@ -55,7 +55,7 @@ def resolve_placement(
     try:
         inventory = find_devices(request, environ, nvml, facts)
     except RequestError as error:
-        # Without a GPU this may be a login node. Being in the wrong place is then the cause, so report that first.
+        # Without a GPU this may be a login node. The wrong place is then the cause, so report that first.
         refuse_wrong_place(request, environ, host, facts)
         raise error
     here = LaunchContext(environ, inventory, host, facts)
@@ -66,7 +66,7 @@ def resolve_placement(
 
 
 def _on_this_host(placement: Placement, environ: Mapping[str, str], cpus: UsableCpus) -> Placement:
-    """Add to a placement its share of this host's CPUs, and a warning for each limit that is too low for it."""
+    """Return the placement with its share of this host's CPUs, and a warning for each limit too low for the run."""
     kind = placement.workers[0].device.kind
     too_large = why_too_large(placement.world_size, placement.local_world_size, kind, *read_limits())
     share = share_cpus(cpus, environ, len(placement.workers), placement.local_world_size)
@@ -78,9 +78,9 @@ def _on_this_host(placement: Placement, environ: Mapping[str, str], cpus: Usable
 def resolve_or_on_cpus(
     request: LaunchRequest, environ: Mapping[str, str], host: str, nvml: GpuDriver, facts: ProcessFacts
 ) -> tuple[Placement, RequestError | None]:
-    """Return `resolve_placement`'s answer and None; if it refuses the devices, its answer for CPUs and the refusal.
+    """Return the placement and None; or, if the devices are refused, the placement on CPUs and the refusal.
 
-    The ranks' meeting point does not depend on their devices; their number, and which of them are here, may.
+    The meeting point does not depend on the devices. The number of ranks, and which ranks are here, may depend on them.
 
     RequestError: as for `resolve_placement`, if CPUs are refused too.
     """
@@ -96,9 +96,9 @@ ONE_PROCESS = {"slurm": "srun --nodes=1 --ntasks=1 noether {verb} …", "mpi": "
 
 
 def refuse_several(verb: str, environ: Mapping[str, str], host: str, facts: ProcessFacts) -> None:
-    """Raise RequestError if a single-process command was started several times: all would write the same files.
+    """Raise RequestError if a single-process command was started several times, to write the same files.
 
-    Every process refuses. If only the others exited, the launcher might kill the first a while later.
+    Every process raises. If one process continued after the rest exited, the launcher might kill it a while later.
     """
     try:
         placement = resolve_placement(LaunchRequest(accelerator="cpu"), environ, host, facts=facts)

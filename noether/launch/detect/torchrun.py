@@ -8,7 +8,7 @@
 - Anything else that sets RANK, WORLD_SIZE and LOCAL_RANK: one rank per process.
 
 If srun or mpirun started this process, its own launcher places it, and RANK and WORLD_SIZE only have to agree with
-that (enroot's 50-slurm-pytorch hook sets these variables in each task of a Slurm step).
+its placement (enroot's 50-slurm-pytorch hook sets these variables in each task of a Slurm step).
 """
 
 from collections.abc import Mapping
@@ -27,9 +27,9 @@ from noether.launch.detect.slurm.step import SrunTask, restart_count, slurm_proc
 
 @dataclass(frozen=True, kw_only=True)
 class RankedTask(LaunchedTask):
-    """A process with RANK and WORLD_SIZE; if it is a pod of a PyTorchJob, `rank` and `count` are those of the pods.
+    """A process with RANK and WORLD_SIZE; in a pod of a PyTorchJob, `rank` and `count` refer to the pods.
 
-    `world` is WORLD_SIZE. `nodes` is the number of nodes; unless it is `told`, it and `node_rank` are guesses.
+    `world`: WORLD_SIZE. `nodes`: the number of nodes. Unless `told` is true, `nodes` and `node_rank` are guesses.
     """
 
     world: int
@@ -139,7 +139,7 @@ def _bind(task: RankedTask, environ: Mapping[str, str], inventory: DeviceInvento
         )  # fmt: skip
     binding = bind_devices(task, inventory, request.devices)
     each = len(binding.workers)
-    # The operator computes WORLD_SIZE as pods × nprocPerNode if that is a number, else as pods × 1 ("auto", missing).
+    # The operator computes WORLD_SIZE as pods × nprocPerNode, or as pods × 1 if that is not a number ("auto", missing).
     wanted = shortened(environ.get("PET_NPROC_PER_NODE", ""))
     fits = task.world in (task.count, task.count * each) and (not wanted[:1].isdigit() or wanted == str(each))
     if task.is_pod and not fits:
@@ -169,7 +169,7 @@ def _endpoint(
     if is_loopback(master) and task.nodes > 1 and not served_by:
         if not task.told or task.node_rank > 0:
             refuse_loopback(master, asked_by, task.nodes)
-        # The operator gives its master pod "localhost"; bound to that, no other pod could reach it.
+        # The operator sets "localhost" in its master pod; no other pod could reach a port bound to it.
         master, reason = host, f"{host}, as {reason} in the pod of rank 0"
     reason += f"; {port_reason}" + ("; served by torchrun's agent" if served_by else "")
     return Endpoint(master, port, source, served_by), reason

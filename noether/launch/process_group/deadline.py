@@ -1,4 +1,4 @@
-"""Finds the time limit of a run, and when the run must begin to stop. No torch here."""
+"""Finds the deadline of a run, and the moment at which the run must begin to stop. No torch here."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -18,8 +18,8 @@ ASSUMED_BYTES_PER_S = 50e6
 class Deadline:
     """The time by which a run must have ended, and how long its last steps take.
 
-    moment: seconds of the monotonic clock, which is never set back. source: the setting or query that gave it.
-    save_s, boundary_s: the longest checkpoint so far, and the longest time between two boundaries of the ranks.
+    moment: the deadline in seconds of the monotonic clock, which is never set back. source: the setting or query that
+    gave it. save_s, boundary_s: the longest time that a checkpoint took, and between two boundaries, so far.
     """
 
     moment: float
@@ -32,7 +32,7 @@ class Deadline:
     def lead_s(self) -> float:
         """The seconds before the deadline at which the ranks must begin to stop.
 
-        One checkpoint may already be under way and another follows; a requested stop is agreed one boundary later.
+        A checkpoint may already be under way, and a last one follows; a requested stop is agreed one boundary later.
         """
         return MARGIN_S + 2 * self.save_s + 2 * self.boundary_s
 
@@ -70,7 +70,7 @@ def find_deadline(
     started: float,
     ask: Callable[[str], str | None] = ask_squeue,
 ) -> Deadline | None:
-    """Return the earliest deadline that anything sets, or None.
+    """Return the earliest deadline set by a setting or by Slurm; None if there is none.
 
     Args:
         timeout_min: `trainer.timeout_min`, counted from `started`.

@@ -1,4 +1,4 @@
-"""Connects one worker to the others: joining the process group, collectives, and leaving the group."""
+"""Connects one worker to the other workers: joining the process group, collectives, and leaving the group."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,9 +27,9 @@ from noether.launch.processes.context import MeetingPoint, WorkerContext, Worker
 T = TypeVar("T")
 
 PARENT_ANSWERS_S = 60.0
-"""Seconds beyond `init_timeout_s` for which a rank waits for its parent process's answer."""
+"""Seconds after `init_timeout_s` for which a rank still waits for its parent process's answer."""
 LONGEST_FINISH_S = 24 * 3600.0
-"""Seconds that ranks stay for rank 0's last steps: checkpoint, baselines, report. A rank's death is noticed at once."""
+"""The longest wait (s) for rank 0's last steps: checkpoint, baselines, report. A rank's death is noticed at once."""
 
 
 class Group:
@@ -44,7 +44,7 @@ class Group:
         self.device = device
         self.parent = context.parent
         self._settings = context.run_info.distributed
-        # Decisions and objects use this separate channel, not the one of the gradients.
+        # Decisions and objects use this separate channel, not the process group that sums the gradients.
         self._channel = channel
 
     @property
@@ -84,13 +84,13 @@ class Group:
             return first
 
     def once_per_host(self, make: Callable[[], T]) -> T:
-        """Return the result of `make` on this host's first rank. Every rank calls it; the result must pickle."""
+        """Return the result of `make` from this host's first rank. Every rank calls this; the result must pickle."""
         own = (self._worker.node_rank, make()) if self._worker.local_rank == 0 else None
         made = self.from_first(self.gather(own))
         return dict(one for one in made if one is not None)[self._worker.node_rank]
 
     def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors on the group's device with rank 0's; the shapes are the same on every rank."""
+        """Overwrite tensors on the group's device with those of rank 0; shapes must be the same on every rank."""
         if self.world_size > 1:
             for tensor in tensors:
                 with self.parent.waiting("broadcast from rank 0"):
@@ -104,7 +104,7 @@ class Group:
                 self._channel.barrier()
 
     def wait_for_first(self, limit_s: float) -> None:
-        """Wait for every rank, for `limit_s` or `init_timeout_s`, whichever is longer: rank 0 has had extra work."""
+        """Wait for every rank, as rank 0 had extra work: for `limit_s` or `init_timeout_s`, whichever is longer."""
         if self._channel is not None:
             before = self._channel.limit_s
             self._channel.limit_s = max(limit_s, self._settings.init_timeout_s)
@@ -125,9 +125,9 @@ class Group:
 
 
 def nccl_defaults(environ: Mapping[str, str], log_folder: Path) -> dict[str, str]:
-    """Return what to add to the environment before NCCL starts, so that a hung collective leaves a trace in the logs.
+    """Return variables to set before NCCL starts, so that a hung collective leaves a trace in the logs.
 
-    Omits what the user has set under either name: older and newer versions of torch read different ones.
+    A variable that the user has set is left out under both of its names, because versions of torch differ in the name.
     """
     wanted = {
         ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"): "2000",
@@ -143,7 +143,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     """Join the run's process group, and leave it after the block.
 
     Raises:
-        NoetherError: as for `meet`. If not all ranks can join, the parent process ends this one, and prints why.
+        NoetherError: as for `meet`. If not all ranks can join, the parent process ends this process and prints why.
 
     Everything that holds DDP must be freed before the block ends: a reducer freed after
     `destroy_process_group` can deadlock with a gloo thread over the GIL (pytorch #56297).
@@ -155,7 +155,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     if context.world_size == 1:
         yield Group(context, device)
         return
-    # Rank 0 serves the store, which looks up the name of every client that connects until its port is shut.
+    # Rank 0 serves the store, which looks up the name of every client that connects, until the store's port is shut.
     with without_dns() if context.listen_socket is not None else nullcontext():
         point, store = meet(context)
         if device.type == "cuda":
@@ -216,7 +216,7 @@ def _stay_near(device: torch.device) -> None:
 
 
 def back_ends(device_kind: str, cpu_collectives: bool) -> str:
-    """Return torch's back ends for the default group: on GPUs, no gloo mesh beside NCCL unless `cpu_collectives`."""
+    """Return torch's back ends for the default group; on GPUs, gloo joins NCCL only with `cpu_collectives`."""
     if device_kind != "cuda":
         return "gloo"
     return "cpu:gloo,cuda:nccl" if cpu_collectives else "nccl"

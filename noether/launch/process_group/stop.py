@@ -1,4 +1,4 @@
-"""A stop of all ranks at the same boundary, which is between two updates, or two batches of an evaluation."""
+"""Stop all ranks at the same boundary: between two updates, or between two batches of an evaluation."""
 
 import os
 import signal
@@ -14,15 +14,15 @@ from noether.launch.process_group.deadline import Deadline
 from noether.launch.process_group.group import Group
 
 TIME_LIMIT = 1000
-"""The reason for a stop because the deadline is near; any other reason is a signal's number."""
+"""The reason for a stop when the deadline is near; any other reason is the number of a signal."""
 
 
 LATE_BATCH_LIMIT_S = 15.0
-"""Seconds that one of several ranks, told to stop, waits for a batch: half the grace of Slurm and Kubernetes."""
+"""Seconds that one of several ranks still waits for a batch after a signal: half the grace of Slurm and Kubernetes."""
 
 
 class StopAgreed(Exception):
-    """All ranks stop for `reason`, in the middle of work that can be repeated."""
+    """Ends work that can be repeated, such as an evaluation, when all ranks stop for `reason`."""
 
     def __init__(self, reason: int) -> None:
         super().__init__(describe_stop(reason))
@@ -88,10 +88,10 @@ class AgreedStop:
         group.parent.while_waiting = self._leave_a_vain_wait
 
     def _leave_a_vain_wait(self) -> None:
-        """Obey a stop during a wait for a batch, which may never come.
+        """Obey a stop signal while this rank waits for a batch, which may never come.
 
-        A single rank raises StopAgreed: it stops after the previous update. With several ranks, none can save, because
-        the others wait for this one inside the update: it raises InterruptedStartError after `LATE_BATCH_LIMIT_S`.
+        A single rank raises StopAgreed, and so stops after the previous update. Several ranks cannot save, because the
+        others wait inside the update for this rank, which raises InterruptedStartError after `LATE_BATCH_LIMIT_S`.
         """
         assert self._group is not None
         if self._signal and self._group.world_size == 1:
@@ -123,14 +123,14 @@ class AgreedStop:
         return self._group.parent.pass_boundary(reason)
 
     def check(self) -> None:
-        """Raise StopAgreed on every rank, at the same call, if a stop is agreed; for work that can be repeated."""
+        """Raise StopAgreed on every rank, at the same call, if a stop is agreed; used in work that can be repeated."""
         if reason := self.agreed():
             raise StopAgreed(reason)
 
     def finish(self) -> None:
         """Pass the last boundary; every rank calls it once, at the end.
 
-        It is too late to stop at a boundary, so no rank requests a stop.
+        No rank requests a stop here, because there is no later boundary to stop at.
         """
         if self._group is not None and self._group.world_size > 1:
             self._group.parent.pass_boundary(0)

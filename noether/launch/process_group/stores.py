@@ -1,9 +1,9 @@
-"""The stores of a run's ranks: who serves them, what the ranks exchange there, and how strangers are kept out.
+"""The stores through which a run's ranks communicate: serving them, exchanging data, and keeping other programs out.
 
 Gloo listens for as long as it lives, aborts the process at a connection that it cannot accept, and cannot be told to
 stop. So a filter on its listening socket drops every new connection in the kernel; existing connections stay. torch's
-store looks up the name of every client that connects, in the one thread that serves all ranks. If DNS does not know
-the address, or does not answer, each connection costs that thread seconds, and a few strangers keep all ranks waiting.
+store looks up the name of every client that connects, in the single thread that serves all ranks. If DNS does not know
+the address, or does not answer, each connection costs that thread seconds: a few make all ranks wait.
 """
 
 import ctypes
@@ -41,13 +41,13 @@ def join_store(point: MeetingPoint, listen_descriptor: int | None, limit_s: floa
             "rank-0-ended",
             "rank 0 ended before all ranks had joined",
             seen=f"the store at {point.address} port {point.port} is gone ({_first_line(error)})",
-            expected="rank 0, which serves it",
+            expected="a running rank 0, which serves the store",
             fix="read the output on rank 0's host",
         ) from None
 
 
 def exchange_listener(endpoint: Endpoint, restarts: int, port: int, limit_s: float) -> int:
-    """Exchange, in the store that a launcher serves at `endpoint`, the port where rank 0's parent accepts others.
+    """Exchange the port at which rank 0's parent accepts other parents, in the launcher's store at `endpoint`.
 
     Rank 0 writes its `port`; the other ranks pass 0. Return rank 0's port.
 
@@ -80,7 +80,7 @@ def _store_at(address: str, port: int, limit_s: float, listen_descriptor: int | 
 def choose_interface(address: str) -> None:
     """Make gloo and NCCL use the interface that leads to rank 0, unless the user has chosen one.
 
-    Gloo otherwise binds the address that the host's own name resolves to: often 127.0.0.1, or none in a container.
+    Gloo otherwise binds the address of the host's own name: often 127.0.0.1; in a container there may be none.
     """
     if (interface := interface_towards(address)) is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -97,7 +97,7 @@ _DROP = struct.pack("HBBI", 0x06, 0, 0, 0)
 
 
 def listening_descriptors(port: int | None = None) -> set[int]:
-    """Return the descriptors on which this process listens at `port`, or at any TCP port; empty without /proc."""
+    """Return the descriptors of this process that listen at `port`, or at any TCP port if None; empty without /proc."""
     found = set()
     with suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
@@ -128,7 +128,7 @@ def shut(descriptors: Collection[int]) -> None:
 
 @contextmanager
 def without_dns() -> Iterator[None]:
-    """Look up host names of this process in /etc/hosts alone inside the block; afterwards as the machine is set."""
+    """Make this process look up host names only in /etc/hosts inside the block; afterwards as the machine is set up."""
     _look_up_in("files")
     try:
         yield
@@ -150,7 +150,7 @@ def _look_up_in(sources: str) -> None:
 
 
 SLICE_S = 5.0
-"""Seconds for which one wait occupies the connection to the store, which NCCL's threads use as well."""
+"""The longest time (s) for which one wait occupies the connection to the store, which NCCL's threads also use."""
 
 
 class ForgedMessage(Exception):
@@ -160,9 +160,9 @@ class ForgedMessage(Exception):
 class ControlChannel:
     """The ranks' store as a channel for decisions and objects. Every rank calls the same methods in the same order.
 
-    No mesh: each rank uses the one connection to the store that it needs anyway. Values are signed with a secret of
-    the run, so that a stranger who reaches the store can disturb the run, but cannot make a rank unpickle his data.
-    `limit_s`: how long a rank waits for the others.
+    There is no mesh: each rank uses the single connection to the store that it needs anyway. Values are signed with the
+    run's secret, so another program that reaches the store may disturb the run, but no rank unpickles its data.
+    `limit_s`: how long a rank waits for other ranks.
     """
 
     def __init__(self, store: dist.Store, rank: int, world_size: int, secret: str, limit_s: float) -> None:
@@ -186,7 +186,7 @@ class ControlChannel:
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every rank's value, in rank order, on rank 0; at once an empty list on the other ranks."""
+        """Return every rank's value, in rank order, on rank 0; return an empty list at once on every other rank."""
         key = self._next("gather")
         if self._rank > 0:
             self._put(f"{key}/{self._rank}", value)
@@ -207,7 +207,7 @@ class ControlChannel:
             self._delete(f"{key}/here", f"{key}/all", f"{key}/left")
 
     def leave(self) -> None:
-        """Leave the channel, as the last call. Rank 0, which serves the store, returns when no other rank needs it."""
+        """Leave the channel, as the last call. Rank 0 serves the store; it returns when no other rank needs it."""
         if self._rank == 0:
             self._wait(["left"])
         elif self._store.add("leaving", 1) == self._world_size - 1:
@@ -218,7 +218,7 @@ class ControlChannel:
         return f"{self._count}/{what}"
 
     def _wait(self, keys: Sequence[str]) -> None:
-        """Wait until all keys exist. RanksLate: that took longer than `limit_s`."""
+        """Wait until all keys exist. RanksLate: they do not within `limit_s` seconds."""
         deadline = time.monotonic() + self.limit_s
         while (left := deadline - time.monotonic()) > 0:
             try:

@@ -1,9 +1,9 @@
-"""All uses of torch's private names: what each one gains, and what happens if a version of torch lacks the name.
+"""All uses of torch's private names: what each use gains, and what happens if a version of torch lacks the name.
 
-Without the compiler: a process's first optimiser and first DDP import torch._dynamo, to guard their methods against
-being compiled and to ask it how to reduce. That takes 2.2 s of a core after the 2.4 s of torch itself (torch 2.13,
-AdamW's first step; `benchmarks/launch.py` times the whole command). The trainer compiles only the model, so nothing
-else needs a guard. If torch has changed, its own methods stay, and the compiler is imported.
+Why the compiler is avoided: a process's first optimiser and first DDP import torch._dynamo, to guard their methods from
+compilation and to ask how to reduce. That takes 2.2 s of CPU time, after 2.4 s for torch itself (torch 2.13, AdamW's
+first step; `benchmarks/launch.py` times the whole command). The trainer compiles only the model, so nothing else needs
+a guard. If a private name is missing, torch's own methods stay, and the compiler is imported.
 """
 
 import math
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class WithoutCompiler(Optimizer):
-    """An optimiser whose methods do not import the compiler: `unwrap` returns the methods without their guard.
+    """An optimiser whose methods do not import the compiler, because `unwrap` removes their guard.
 
     needed: the names that `needed_state` returns, the same for every parameter.
     """
@@ -49,19 +49,19 @@ class WithoutCompiler(Optimizer):
     zero_grad = unwrap(Optimizer.zero_grad)
 
     def needed_state(self, parameter: Tensor) -> tuple[str, ...]:
-        """Return the names of the optimiser state that every update of a parameter after its first requires."""
+        """Return the names of the optimiser state that a parameter needs for every update but its first."""
         return self.needed
 
 
 class LightSGD(WithoutCompiler, SGD):
-    """SGD whose step does not import the compiler either."""
+    """SGD whose step does not import the compiler."""
 
     needed = ("momentum_buffer",)
     step = torch.no_grad()(unwrap(SGD.step))
 
 
 class LightAdamW(WithoutCompiler, AdamW):
-    """AdamW whose step does not import the compiler either."""
+    """AdamW whose step does not import the compiler."""
 
     needed = ("step", "exp_avg", "exp_avg_sq")
     step = torch.no_grad()(unwrap(AdamW.step))
@@ -79,7 +79,7 @@ class LightDDP(DistributedDataParallel):
 
 
 class _Answers(SimpleNamespace):
-    """Stands in for one of the compiler's modules with known values; imports the compiler for any other name."""
+    """A substitute for one of the compiler's modules: has some known values, imports the compiler for other names."""
 
     def __getattr__(self, name: str) -> Any:
         import torch._dynamo  # noqa: F401 (loads the requested modules)
@@ -89,7 +89,7 @@ class _Answers(SimpleNamespace):
 
 @contextmanager
 def _compiler_stand_in() -> Iterator[None]:
-    """Answer for the compiler, while it is not imported, with its default: DDP uses its own reducer."""
+    """Replace the compiler, unless it is imported, by a stand-in that gives DDP the default: its own reducer."""
     if "torch._dynamo" in sys.modules:
         yield
         return
@@ -107,10 +107,10 @@ _TOGETHER = "_foreach_"
 
 
 class _Foreach:
-    """Operations on lists of tensors, named as those on one tensor: `foreach.mul_(tensors, 2)`.
+    """Operations on lists of tensors, with the names of the operations on one tensor: `foreach.mul_(tensors, 2)`.
 
-    A GPU runs one kernel for many tensors, instead of a loop's one for each. On a CPU, 150 small weights take half the
-    loop's time (lerp_: 0.50 instead of 1.02 ms, one thread). If torch lacks the name, the loop runs.
+    A GPU runs one kernel for many tensors; a loop would run one kernel for each. On a CPU, 150 small weights take half
+    the loop's time (lerp_: 0.50 instead of 1.02 ms, one thread). If torch lacks the name, a loop is used.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -154,12 +154,12 @@ def limit_collectives(seconds: float) -> None:
 
 
 BATCH_POLL_S = 1
-"""The timeout (s) of a DataLoader whose batches are `awaited`."""
+"""The timeout (s) of a DataLoader that is read through `awaited`."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """The seconds to wait for a loader worker's batch, and a function called each second meanwhile; it may raise."""
+    """The seconds to wait for a loader worker's batch, and a function to call every second meanwhile; it may raise."""
 
     limit_s: float = math.inf
     meanwhile: Callable[[], None] = lambda: None
@@ -169,9 +169,9 @@ FOR_EVER = Patience()
 
 
 def awaited(batches: Iterator[T], patience: Patience) -> Iterator[T]:
-    """Yield a DataLoader's batches. A DataLoader that timed out has lost nothing, and can be asked again.
+    """Yield a DataLoader's batches; after a timeout, which loses no batch, ask the DataLoader again.
 
-    MidRunError: no batch came in time, though no worker has ended.
+    MidRunError: no batch came in time, although no worker has ended.
     """
     began = time.monotonic()
     while True:
@@ -189,7 +189,7 @@ def awaited(batches: Iterator[T], patience: Patience) -> Iterator[T]:
                         "no-batch",
                         "the loader workers deliver no batch",
                         seen=f"none within {patience.limit_s:g} s (distributed.init_timeout_s); no worker has ended",
-                        expected="a batch in that time",
+                        expected="a batch within this time",
                         fix="num_workers=0      (shows where reading hangs; or distributed.init_timeout_s=1800)",
                     ) from None
             except BaseException:
@@ -210,7 +210,7 @@ def _end_workers(batches: Any) -> None:
 
 
 def send_error(queue: Any, error: Exception, item: Any) -> None:
-    """Send the error of a loader worker that cannot send a batch; Python would drop it and the reader wait forever."""
+    """Send the error of a loader worker that cannot send a batch: Python would drop it, and the reader would hang."""
     if isinstance(item, tuple) and not isinstance(item[1], ExceptionWrapper):
         why = ExceptionWrapper((type(error), error, error.__traceback__), "as a loader worker sent a batch")
         queue.put((item[0], why))
@@ -219,7 +219,7 @@ def send_error(queue: Any, error: Exception, item: Any) -> None:
 def keep_groups_apart() -> None:
     """Give each process group that is set up from the environment separate keys in the store that all groups share.
 
-    A group made after another was destroyed would otherwise find the addresses of the old group's ranks.
+    Otherwise a group made after another was destroyed would find the addresses of the old group's ranks.
     """
     handlers: dict[str, Any] = getattr(sys.modules["torch.distributed.rendezvous"], "_rendezvous_handlers", {})
     number, by_environment = count(), handlers.get("env", dist.rendezvous)
@@ -235,8 +235,8 @@ def keep_groups_apart() -> None:
 def keep_destroyed_groups() -> None:
     """Keep each process group that a script destroys in memory until its rank exits.
 
-    The last reference to a group is often a DDP model's, at the end of a script. If freed there, gloo's group waits for
-    a thread that may wait for Python's lock, which the script holds: a deadlock, under torchrun too (#56297).
+    The last reference to a group is often that of a DDP model, freed when a script ends. Gloo's group would then wait
+    for a thread that may wait for Python's lock, which the script holds: a deadlock, under torchrun too (#56297).
     """
     kept, destroy, module = list[Any](), dist.destroy_process_group, sys.modules["torch.distributed.distributed_c10d"]
 
@@ -251,12 +251,12 @@ def keep_destroyed_groups() -> None:
 def settle_gloo(limit_s: float = 2.0) -> None:
     """Wait until gloo's threads have freed the tensors that they hold, at most `limit_s` seconds.
 
-    A thread that frees a tensor takes Python's lock. If the interpreter is already exiting, it aborts the rank with
-    "terminate called without an active exception": under torchrun, one script in six on a busy machine.
+    A thread that frees a tensor takes Python's lock. If the interpreter is already exiting, this aborts the rank with
+    "terminate called without an active exception": under torchrun, one in six scripts on a busy machine.
     """
     end, before = time.monotonic() + limit_s, None
     while time.monotonic() < end:
-        time.sleep(0.02)  # Without the lock, whose waiting threads wake every 5 ms.
+        time.sleep(0.02)  # Releases Python's lock; threads that wait for it wake every 5 ms.
         with suppress(OSError):  # A thread may have ended meanwhile.
             told = [path.read_text(errors="replace") for path in Path("/proc/self/task").glob("*/status")]
             gloo = [re.findall(r"\nState:\t.|ctxt_switches:\t\d+", one) for one in told if "pt_gloo_runloop" in one]

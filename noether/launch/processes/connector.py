@@ -1,4 +1,4 @@
-"""Connects to rank 0's parent process in a thread, so that this parent keeps handling its signals and ranks."""
+"""Connects to rank 0's parent process in a thread, while this parent process keeps handling its signals and ranks."""
 
 import contextlib
 import math
@@ -33,7 +33,7 @@ from noether.launch.processes.link import (
 CONNECT_LIMIT_S = 5.0
 """Timeout of one connection attempt (s), after which the published port is read again."""
 FOREIGN_LIMIT_S = 15.0
-"""Seconds that another program may answer on the port before this parent concludes that rank 0 could not bind it."""
+"""Seconds for which another program may answer on the port; then this parent concludes that rank 0 cannot bind it."""
 PUBLISHING_S = 10.0
 """Seconds that rank 0 may take to publish a different port after another run has answered on the expected one."""
 NOTICE_S = 10.0
@@ -41,9 +41,9 @@ NOTICE_S = 10.0
 REFUSAL_NOTICE_S = 2.0
 """Seconds after which a parent process that refuses the run prints why, and that it waits to tell other hosts."""
 HANGING_S = 2.0
-"""Extra seconds beyond `init_timeout_s` that a name look-up may take."""
+"""Seconds by which a name look-up may exceed `init_timeout_s`."""
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
-"""The first and longest pause between attempts (s): a thousand parents may try one port and read one folder."""
+"""The first and the longest pause between attempts (s), as a thousand parents may try one port and read one folder."""
 
 
 class AddressLookup(threading.Thread):
@@ -59,7 +59,7 @@ class AddressLookup(threading.Thread):
         """Look up the address, then wake the thread that waits on `reader`."""
         try:
             self.address = self._look()
-        except Exception as error:  # Passed on to this parent's ranks, which would otherwise keep waiting.
+        except Exception as error:  # Kept for this parent's ranks, which would otherwise keep waiting.
             self.error = error
         with contextlib.suppress(OSError):
             self._writer.send(b"!")
@@ -118,7 +118,7 @@ class Connector(AddressLookup):
         except socket.gaierror as error:
             self._why, self._unresolved = f"the name {host} does not resolve ({error.strerror or error})", True
             return None
-        except PermissionError as error:  # Waiting does not help: this host forbids the connection, not rank 0's.
+        except PermissionError as error:  # Waiting does not help: this host, not rank 0's, forbids the connection.
             raise not_permitted(self.address, port, self._host, error) from None
         except OSError as error:
             self._why, self._foreign_since = f"nothing answers ({error.strerror or error})", 0.0
@@ -144,7 +144,7 @@ class Connector(AddressLookup):
         caller = Caller(self._host, os.getpid(), self._ranks, own, secrets.token_hex(16))
         answer = greet(connection, caller, run_info.start_key, CONNECT_LIMIT_S)
         met, nonces = answer.identity, answer.nonces
-        if met != own and not (answer.proves_start and own.job):  # Perhaps another run is here, and rank 0 elsewhere.
+        if met != own and not (answer.proves_start and own.job):  # Perhaps another run; rank 0 may be elsewhere.
             now = time.monotonic()
             self._met = self._met or now
             if may_be_elsewhere and now - self._met < min(PUBLISHING_S, self.deadline - now):
@@ -153,7 +153,7 @@ class Connector(AddressLookup):
             refusal = refusal_from(answer.message, run_info.start_key, *nonces)
             if refusal is None and (self.own_refusal is not None or met != own):
                 line = refusal_line(self.own_refusal, run_info.start_key, *reversed(nonces))
-                # Sends no secret but the settings, as this run ends now; rank 0's parent answers what differs.
+                # Sends only the settings, no other secret, as this run ends now; rank 0's parent answers what differs.
                 connection.send({**line, "settings": dict(run_info.settings) if met != own else {}})
                 refusal = refusal_from(connection.receive(CONNECT_LIMIT_S), run_info.start_key, *nonces)
             if refusal is not None:
@@ -175,7 +175,7 @@ class Connector(AddressLookup):
         return "welcome" in welcome
 
     def late(self) -> RequestError:
-        """Return the error that ends this parent process's ranks when time is up."""
+        """Return the error that ends the ranks of this parent process when their time is up."""
         (host, port), limit = self._where, self._run_info.distributed.init_timeout_s
         if self._unresolved:
             seen = f"{self._why}, for {limit:g} s (distributed.init_timeout_s)"
@@ -219,19 +219,19 @@ def rank_twice(rank: int, host: str, run: RunIdentity) -> RequestError:
 
 
 def say_waiting(who: str, whom: str, endpoint: Endpoint, limit_s: float) -> None:
-    """Print to stderr who waits for whom, where and for how long."""
+    """Print to stderr that `who` waits for `whom`, where, and for how long."""
     where = f"{endpoint.host} port {endpoint.port}"
     say(f"{who} waits for {whom} at {where}, for up to {limit_s:g} s (distributed.init_timeout_s)")
 
 
 def say_telling(refusal: WorkerReport, limit_s: float) -> None:
-    """Print to stderr why this parent process refuses the run, while it waits to tell other hosts."""
+    """Print to stderr why this parent process refuses the run, and that it waits to tell the other hosts."""
     why = refusal.message.partition("\n")[0]
     say(f"{why}; telling other hosts as they connect, for up to {limit_s:.0f} s")
 
 
 def who_listens(address: str, port: int, caller: Caller, key: str, limit_s: float = CONNECT_LIMIT_S) -> Answer | None:
-    """Return the answer of the listener at a port; None if another program is there, or one too busy to answer."""
+    """Return the answer of the listener at a port; None if it is another program, or is too busy to answer."""
     connection = JsonLines(socket.create_connection((address, port), timeout=limit_s))
     with contextlib.closing(connection), contextlib.suppress(Unanswered):
         return greet(connection, caller, key, limit_s)
@@ -248,7 +248,7 @@ def own_address(endpoint: Endpoint, port: int, caller: Caller, run_info: RunInfo
     while True:
         try:
             address = find_address(name)
-            # An address that is not this host's own may still lead here (a container's host).
+            # Even an address that this host does not have may lead here, such as that of a container's host.
             answer = who_listens(address, port, caller, run_info.start_key)
             if answer is None or "own" in answer.message:
                 return address

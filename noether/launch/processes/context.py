@@ -31,7 +31,7 @@ COLLECTIVES = (
 
 @dataclass(frozen=True)
 class RankPosition:
-    """A rank's update (0: before the first), its current collective, and how many collectives it has entered."""
+    """A rank's current update (0 before the first), its collective, and the number of collectives it has entered."""
 
     update: int = 0
     collective: str = ""
@@ -63,7 +63,7 @@ class MeetingPoint:
 
 @dataclass(frozen=True)
 class WorkerMessage:
-    """A message from a worker to its parent process, sent before its report.
+    """A message from a worker to its parent process, sent before the worker's report.
 
     `kind` is "arrived" (ready to meet the other ranks), "listener" (`number` is the port, read from a launcher's store,
     where rank 0's parent accepts other parents) or "stop" (`number` is the reason: a signal, or `stop.TIME_LIMIT`).
@@ -118,9 +118,9 @@ class ParentLink:
     def pass_boundary(self, reason: int) -> int:
         """Return the reason for which all ranks stop at this boundary, or 0.
 
-        Costs two reads of shared memory while no rank wants to stop. When one does, the parents hold the ranks at
-        their next boundary for a few milliseconds, and agree on a boundary that no rank has passed. `reason`: why this
-        rank wants to stop; 0 if it does not.
+        While no rank wants to stop, the call costs two reads of shared memory. When a rank does, the parents hold all
+        ranks at their next boundary for a few milliseconds, and agree on a boundary that no rank has passed. `reason`:
+        why this rank wants to stop; 0 if it does not.
         """
         counters = self._counters
         counters[BOUNDARY] += 1
@@ -179,14 +179,14 @@ def _default_limits() -> "DistributedConfig":
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The data that every rank of a run is given, the same for all.
+    """The data that is the same for every rank of a run.
 
     `key` proves, without being sent, that a parent process belongs to this run. `start_key` proves that it was started
-    with this run even if its settings differ or cannot be read, which lets it refuse the run. `distributed` sets how
+    with this run even if its settings differ or cannot be read, so that it can refuse the run. `distributed` sets how
     long ranks wait for each other. `shared_folder`: a folder that all hosts should see, where a port that could not be
-    derived is published; None if there is none. `log_folder` is this parent's; users are told of it if `logs_stay`.
+    derived is published; None if there is none. `log_folder`: this parent's logs, named in messages if `logs_stay`.
     `is_script`: the ranks run a user's script, all on one console, and no log is kept. `settings` must be the same on
-    all hosts: the versions of noether and torch, then the settings by dotted name; empty if they cannot be read.
+    all hosts: the versions of noether and torch, then the settings by dotted name; empty if these cannot be read.
     """
 
     identity: RunIdentity = field(default_factory=RunIdentity)
@@ -201,7 +201,7 @@ class RunInfo:
 
     @property
     def telling_s(self) -> float:
-        """Seconds that a parent process stays to refuse the run to latecomer hosts; some may never come."""
+        """The seconds for which a parent process stays to refuse the run to late hosts, which may never come."""
         return min(self.distributed.init_timeout_s, TELLING_S)
 
 
@@ -212,7 +212,7 @@ class WorkerContext:
     `threads`: the number of CPU threads that the worker may use. `listen_socket` listens at the store's port; only rank
     0 of several ranks has it (`hold_port` says why). `listener_port`: where rank 0's parent accepts other parents, for
     rank 0 to write into the store that a launcher such as torchrun serves; 0 in other processes, and if there are no
-    other parents. `parent` connects to the parent process that watches this worker; a no-op without one.
+    other parents. `parent` connects to the parent process that watches this worker; without one it does nothing.
     """
 
     worker: Worker
@@ -237,7 +237,7 @@ REPORTED_WORDS = ("message", "seen", "expected", "fix")
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """A report of how one rank ended: its own, or a parent process's if the rank could not report.
+    """A report of how one rank ended, written by the rank, or by a parent process if the rank could not.
 
     `kind` is "finished" (the target returned), "refused" (a NoetherError: text for the user, no traceback), "failed"
     (any other exception), "left" (sys.exit), "interrupted" (by a signal), "died" (ended without a report: a signal,
@@ -246,8 +246,8 @@ class WorkerReport:
     with what it was doing as `message` and its stack as `traceback`. `time` is seconds since the epoch, by the clock of
     the host that holds the report; `position` is the rank's last one. `code` is the NoetherError's; for a RequestError,
     `message` is the summary, and `seen`, `expected` and `fix` are the other parts. `follows` is set if the rank ended
-    because of another one: it lost a peer, or waited `waited_s` seconds for one (0: unknown). With `of_host`, only the
-    host is known, and `rank` is a placeholder for the host's ranks.
+    because of another rank: it lost a peer, or waited for one for `waited_s` seconds (0: unknown). With `of_host`, only
+    the host is known, and `rank` is a placeholder for the host's ranks.
     """
 
     rank: int

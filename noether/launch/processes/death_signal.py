@@ -20,14 +20,14 @@ PR_SET_CHILD_SUBREAPER = 36
 
 # This environment variable, set only for a fork server, holds the pid of its parent process.
 PARENT_VARIABLE = "NOETHER_PARENT_PID"
-# Signals that a fork server ignores, because its parent process forwards them to the workers.
+# Signals that a fork server ignores, because its parent process forwards these signals to the workers.
 NOT_FOR_SERVER = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def set_death_signal(number: int) -> bool:
     """Ask the kernel to send this process signal `number` when the thread that started it ends (prctl(2)).
 
-    The setting survives exec but not fork, so every child must set it. Return whether the kernel accepted it.
+    The setting survives exec but not fork, so every child must set it again. Return whether the kernel accepted it.
     """
     return _prctl(PR_SET_PDEATHSIG, number)
 
@@ -50,7 +50,7 @@ def die_with_parent() -> bool:
 def adopt_orphans(enabled: bool) -> bool:
     """Make this process the new parent of descendants whose own parent ends (PR_SET_CHILD_SUBREAPER).
 
-    `descendants` then still finds a grandchild that left its process group, or whose worker died.
+    So `descendants` still finds a grandchild that has left its process group, or whose worker has died.
     """
     return _prctl(PR_SET_CHILD_SUBREAPER, int(enabled))
 
@@ -64,8 +64,8 @@ def _prctl(option: int, value: int) -> bool:
 def end_descendants(root: int, spare: Collection[ProcessId] = (), *, patience_s: float = 0.0) -> list[int]:
     """Give the descendants of `root` `patience_s` seconds to end, then SIGKILL the rest; return the pids killed.
 
-    Repeats until none is left, for at most 5 s more: a process may start another while it is being killed,
-    and one in uninterruptible I/O cannot be killed at all.
+    Killing is repeated until no process is left, for at most 5 s more: a process may start another while it is
+    being killed, and a process in uninterruptible I/O cannot be killed at all.
     """
     patience_ends = time.monotonic() + patience_s
     gives_up = patience_ends + 5.0
@@ -80,7 +80,7 @@ def end_descendants(root: int, spare: Collection[ProcessId] = (), *, patience_s:
                     os.kill(entry.pid, signal.SIGKILL)
                 killed.add(entry.pid)
         time.sleep(0.01 if now >= patience_ends else 0.05)
-    for pid in killed:  # Adopted orphans are now this process's children; no other process waits for them.
+    for pid in killed:  # Adopted orphans are now this process's children, and nothing else reaps them.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
     return sorted(killed)

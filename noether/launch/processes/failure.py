@@ -1,4 +1,4 @@
-"""Separates a run's first failure from those that it caused in other ranks, and describes it to the user."""
+"""Finds a run's first failure among those that it caused in other ranks, and describes it to the user."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from noether.launch.processes.context import RunInfo, WorkerContext, WorkerRepor
 from noether.launch.processes.out_of_memory import no_memory_left
 from noether.launch.processes.worker import failing_code, timed_out_after
 
-# A death without a report may be noticed this much later than the broken connections that it caused.
+# A rank's death without a report may be noticed this many seconds after the broken connections that it caused.
 SILENT_LAG_S = 1.0
 ABORTED = signal_code(signal.SIGABRT)
 # Prefix of the files of NCCL's flight recorder; the rank's number follows.
@@ -25,10 +25,10 @@ RECORDER = "nccl-trace-rank-"
 def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
     """Return the failure that caused the others, or None if no rank failed.
 
-    It is the earliest failure that is not a consequence of another, with two corrections. The death of a rank that did
-    not report is noticed only after ranks waiting for it have complained, so such a death within a second of the first
-    report precedes it; but not one by SIGABRT, because torch aborts a rank whose peer is gone. If every failure is a
-    consequence and none a timeout, the cause is the rank that ended without failing before them.
+    It is the earliest failure that is not a consequence of another, with two exceptions. If a rank dies without a
+    report within a second of the first failure, its death is the cause, because it is noticed only after the ranks that
+    wait for it complain; SIGABRT is excluded, because torch aborts a rank whose peer is gone. If every failure is a
+    consequence and none is a timeout, the cause is the rank that ended earlier without failing.
     """
     reports = list(reports)
     failures = sorted((report for report in reports if is_failure(report)), key=lambda report: report.time)
@@ -57,7 +57,7 @@ def is_timeout(report: WorkerReport) -> bool:
 
 
 def is_consequence(report: WorkerReport) -> bool:
-    """Return whether a rank ended because another had; torch aborts a rank that has lost a peer."""
+    """Return whether a rank ended because another had ended; torch aborts a rank that has lost a peer."""
     return report.exit_code == ABORTED if report.kind == "died" else report.follows != ""
 
 
@@ -67,7 +67,7 @@ def is_failure(report: WorkerReport) -> bool:
 
 
 def run_exit_code(reports: Iterable[WorkerReport]) -> int:
-    """Return the first failure's code; without one, 75 if any rank stopped with everything saved, else 0."""
+    """Return the first failure's code; without a failure, 75 if any rank stopped with everything saved, else 0."""
     reports = list(reports)
     failure = first_failure(reports)
     if failure is not None:
@@ -78,7 +78,7 @@ def run_exit_code(reports: Iterable[WorkerReport]) -> int:
 def death_report(
     context: WorkerContext, pid: int, exitcode: int, forwarded: Collection[int], seen: float, no_memory: bool = False
 ) -> WorkerReport:
-    """Return the report of a rank that died without one and was found dead at `seen` (seconds since the epoch).
+    """Return the report of a rank that died without reporting, found dead at `seen` (seconds since the epoch).
 
     `exitcode` is multiprocessing's: minus the signal's number, or the process's exit code. `forwarded`: the signals
     that this parent process forwarded. `no_memory`: the kernel has killed a process for lack of memory.
@@ -111,7 +111,7 @@ def describe_failure(
     world_size: int = 2,
     recordings: Sequence[Path] = (),
 ) -> str:
-    """Return the text shown for a failed run: who failed, where and why, what other ranks did, and the kept logs."""
+    """Describe a failed run: which rank failed, where and why, what other ranks did, and where the logs are."""
     verb = " failed:" if failure.kind == "failed" else ""
     lines = [f"noether: {failure.who}{verb} {failure.message}"]
     if failure.kind == "refused":
@@ -135,7 +135,7 @@ def describe_failure(
 def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path | None) -> str:
     """Return the one line that a parent process without rank 0 prints; rank 0's parent prints the rest.
 
-    error_file: the kept report, if one of the `own` ranks failed; if None, that rank's message is shown in full.
+    error_file: the file of the report if one of the `own` ranks failed; if None, the rank's message is shown in full.
     """
     is_own = failure.rank in own
     whole = is_own and error_file is None
@@ -170,7 +170,7 @@ def _grouped(phrases: Mapping[int, str]) -> str:
 def watchdog_ended(report: WorkerReport, log_folder: Path, since: float) -> WorkerReport:
     """Return a rank's report, changed into a timeout if NCCL's watchdog aborted the rank.
 
-    Its log shows the timeout, or, for rank 0, which has no log, a flight recorder file newer than `since`.
+    The rank's log shows the timeout; rank 0 has no log, but a flight recorder file newer than `since`.
     """
     if report.kind != "died" or report.exit_code != ABORTED:
         return report
@@ -195,7 +195,7 @@ def _log_end(path: Path, lines: int = 20) -> list[str]:
         return []
 
 
-CALLER = " in call_target"  # How the line of the frame that called the rank's target ends in faulthandler's output.
+CALLER = " in call_target"  # In faulthandler's output, the end of the line for the frame that called the rank's target.
 
 
 def _own_thread(stack: str) -> str:

@@ -1,4 +1,4 @@
-"""The links between parent processes: rank 0's (the hub) accepts the others (spokes), and decides which rank failed."""
+"""The links between parent processes: rank 0's (the hub) accepts all others (spokes), and decides which rank failed."""
 
 import os
 import secrets
@@ -19,7 +19,7 @@ from noether.launch.processes.listener import RunPorts
 
 
 class Hub(Link):
-    """The link of rank 0's parent. If that parent has all ranks, there are no other parents and no listener."""
+    """The link of rank 0's parent process. If it has all ranks, there are no other parents and no listener."""
 
     def __init__(
         self, own_ranks: Collection[int], host: str, run_info: RunInfo, endpoint: Endpoint, ports: RunPorts
@@ -58,7 +58,7 @@ class Hub(Link):
             self._decide_meeting()
 
     def _take_refusals(self, refusals: list[WorkerReport]) -> None:
-        """Record each as the failure of a rank that has not come: a refusing host may number its ranks wrongly."""
+        """Record each refusal as the failure of an absent rank, as a refusing host may number its ranks wrongly."""
         for report in refusals if (expected := self.expected) else ():
             rank = report.rank if report.rank in expected else min(expected)
             self.reports.setdefault(rank, replace(report, rank=rank))
@@ -108,7 +108,7 @@ class Hub(Link):
 
     @property
     def came(self) -> set[tuple[int, ...]]:
-        """The ranks of each other parent process that has joined, or has sent or been sent a refusal."""
+        """The ranks of each other parent process that has joined, or has sent or received a refusal."""
         return self._listener.came if self._listener is not None else set()
 
     def ask(self, read: Callable[[Any], Any]) -> None:
@@ -192,7 +192,7 @@ class Spoke(Link):
         return [*wake, *super().descriptors()]
 
     def note_arrivals(self, ranks: Collection[int]) -> set[int]:
-        """Record own ranks that have joined, and tell the hub; the first starts the time limit for meeting it."""
+        """Record own ranks that have joined, and tell the hub; the first starts the time limit for reaching the hub."""
         if fresh := super().note_arrivals(ranks):
             self.send({"arrived": sorted(fresh)})
         return fresh

@@ -31,10 +31,10 @@ SEND_S = 2
 """Seconds that a peer may take to accept a line before it is considered gone."""
 
 LONGEST_LINE = 1 << 20
-"""Bytes; this program never writes a longer line."""
+"""The longest line (bytes) that this program reads; it never writes a longer one."""
 
 MOST_PER_READ = 1 << 22
-"""Bytes taken per read, so that a peer that never pauses cannot keep a reader busy."""
+"""The most bytes taken per read, so that a peer that never pauses cannot keep a reader busy."""
 
 
 class Unanswered(Exception):
@@ -42,7 +42,7 @@ class Unanswered(Exception):
 
 
 class Garbled(Unanswered):
-    """The peer sends something other than the JSON objects of this program; a listener is then another program."""
+    """The peer does not send the JSON objects of this program; if it is the listener, it is another program."""
 
 
 class JsonLines:
@@ -141,10 +141,10 @@ class Link:
     """The base of both links, the hub's and the other parents': peers, heartbeats, and received reports.
 
     `endpoint`: where the hub listens. `arrived`: the ranks known to have joined; `deadline`: when the rest must have
-    joined. `reports`: those of ranks in other parent processes. `failure`: the run's, as decided by the hub or, if the
-    ranks cannot meet, as found by this parent. `meeting`: where all ranks meet; `not_met`: why they cannot. One of the
-    two is set once the link `is_settled`. A parent that is silent for `silence_s` seconds is lost; `beat_s`: seconds
-    between heartbeats.
+    joined. `reports`: the reports of other parents' ranks. `failure`: the run's failure, decided by the hub or, if the
+    ranks cannot meet, found by this parent. `meeting`: where all ranks meet; `not_met`: why they cannot meet. One of
+    the two is set once the link `is_settled`. `beat_s`: seconds between heartbeats. `silence_s`: seconds without a
+    message after which a parent counts as lost.
     """
 
     own_ranks: tuple[int, ...]
@@ -186,7 +186,7 @@ class Link:
         """Read messages, send due heartbeats, and drop lost peers. Call it at least every `beat_s` seconds."""
         now = time.monotonic()
         if now - self._polled > 2 * self.beat_s + 1:
-            # This process was stopped, as a suspended job is: its peers' messages since then are still unread.
+            # This process was suspended, perhaps with its job: messages that its peers sent meanwhile are still unread.
             for peer in self.peers:
                 peer.heard = now
         self._polled = now
@@ -201,7 +201,7 @@ class Link:
                 try:
                     self._take(peer, message)
                 except (KeyError, TypeError, ValueError, AttributeError):
-                    alive = False  # Not written by this program.
+                    alive = False  # This program did not write the message.
             silent = now - peer.heard > self.silence_s
             if alive and not silent and beat:
                 alive = peer.connection.send({"beat": 1})
@@ -237,12 +237,12 @@ def report_from(fields: Mapping[str, Any]) -> WorkerReport:
     """Read a report that another parent process sent; raise KeyError, TypeError or ValueError if it is not one."""
     if fields["kind"] not in get_args(ReportKind):
         raise ValueError(f"a report of the unknown kind {fields['kind']!r}")
-    # Clocks differ between hosts, so `time` is when the report arrived here.
+    # Clocks differ between hosts, so `time` is the time at which the report arrived here.
     return WorkerReport(**{**fields, "position": RankPosition(**fields["position"]), "time": time.time()})
 
 
 def reports_from(entries: Sequence[Mapping[str, Any]]) -> list[WorkerReport]:
-    """Read the reports that another parent process answered with, each by `report_from`."""
+    """Read the list of reports in another parent process's answer, each by `report_from`."""
     return [report_from(entry) for entry in entries]
 
 
@@ -282,7 +282,7 @@ class Caller:
 class Answer:
     """The answer of a run's listener to a caller's first line.
 
-    `proves_start`: the listener is of the same start; without a job name, both may still be of different runs.
+    `proves_start`: the listener was started with the caller; without a job's name, the two runs may still differ.
     """
 
     identity: RunIdentity
@@ -321,7 +321,7 @@ def is_proof(given: object, key: str, side: str, *nonces: str) -> bool:
 def refusal_line(report: WorkerReport | None, start_key: str, *nonces: str) -> dict[str, Any]:
     """Return the message by which a parent process refuses the run and proves that it was started with the run.
 
-    report: None if this process is not of rank 0's run; rank 0's parent then finds out and answers what differs.
+    report: None if this process does not belong to rank 0's run; rank 0's parent then answers what differs.
     """
     refusal = asdict(shortened(report, LONGEST_REFUSAL)) if report is not None else None
     return {"refusal": refusal, "refused": proof(start_key, "refusal", *nonces)}
@@ -345,5 +345,5 @@ def refusal_from(message: Mapping[str, Any], start_key: str, *nonces: str) -> Wo
 
 
 def printable(said: object, most: int = LONGEST_NAME) -> str:
-    """Return the first `most` characters of a stranger's text as one line, with control characters escaped."""
+    """Return the first `most` characters of an unknown sender's text as one line, with control characters escaped."""
     return shown_name(str(said)[:most])

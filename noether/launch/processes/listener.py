@@ -37,7 +37,7 @@ from noether.launch.processes.worker import failure_report
 MOST_UNPROVEN = 64
 PROOF_LIMIT_S = 10.0
 MOST_ACCEPTED = 256
-"""The most connections accepted in one go, before the parent process returns to its run."""
+"""The most connections accepted in a row, before the parent process turns to its run again."""
 LONGEST_HELLO = 1 << 14
 MOST_STRAYS_SHOWN = 20
 
@@ -56,8 +56,8 @@ class RunListener:
     """Accepts connections on a held port, and returns those that belong to the run.
 
     `refusals`: the reports of parent processes that were started with the run but will not join it. `came`: the ranks
-    of each parent that has proved that it belongs to the run, or has been told why there is no run to join.
-    `own_nonce`: the nonce with which this process calls itself, to test its address.
+    of each parent that has proved that it belongs to the run, or was told why there is no run to join.
+    `own_nonce`: the nonce with which this process connects to itself, to test its address.
     """
 
     def __init__(self, held: HeldPort, run_info: RunInfo) -> None:
@@ -134,7 +134,7 @@ class RunListener:
         own, start_key, nonces = self._identity, self._run_info.start_key, (caller.nonce, candidate.nonce)
         answer: dict[str, object] = {"run": own.as_text(), "nonce": candidate.nonce}
         answer["proof"] = proof(self._run_info.key, "server", *nonces)
-        # Once all have come, a caller with other settings or devices is of another run, and learns nothing of this one.
+        # After all have come, a caller with other settings or devices is of another run, and is told nothing here.
         is_stray = not caller.identity.is_of_same_start(own) or (caller.identity != own and not self._expected)
         if not is_stray:
             answer["start"] = proof(start_key, "start", *nonces)
@@ -151,10 +151,10 @@ class RunListener:
         return caller.identity != own or max(caller.ranks) < own.world_size
 
     def refuse_all(self, report: WorkerReport, own: int) -> WorkerReport:
-        """Tell all other parents of this start, as they connect, why there is no run to join; return the reason.
+        """Tell all parents started with this run, as they connect, why there is no run to join; return the reason.
 
-        The reason is `report`, or that a host has other settings. Returns after `RunInfo.telling_s`, or once all have
-        been told, assuming that each parent has `own` ranks, as this one does.
+        The reason is `report`, or that a host has other settings. Return after `RunInfo.telling_s`, or once all parents
+        have been told, assuming that each has `own` ranks, as this one has.
         """
         limit_s, self._own_refusal = self._run_info.telling_s, report
         began, quiet_s = time.monotonic(), REFUSAL_NOTICE_S
@@ -170,9 +170,9 @@ class RunListener:
         return self._own_refusal
 
     def _answer_refusal(self, candidate: UnprovenConnection, caller: Caller, message: dict[str, object]) -> None:
-        """Tell a parent of this start that will not join why there is no run, and keep the reason.
+        """Tell a parent that was started with this run, but will not join it, why there is no run; keep the reason.
 
-        Settings that differ from rank 0's are reported before their effects, such as a batch that ranks cannot share.
+        Settings that differ from rank 0's are reported before their effects, such as a batch that cannot be shared.
         """
         run_info, host, its, nonces = self._run_info, caller.host, caller.identity, (candidate.nonce, caller.nonce)
         if not self._expected or not proves_refusal(message, run_info.start_key, *nonces):
@@ -203,7 +203,7 @@ class RunListener:
         self.strays[who] = caller
         say(
             f"rank {caller.ranks[0]} on {caller.host} (pid {caller.pid}) of another run was refused: it belongs to "
-            f"{printable(caller.identity, LONGEST_IDENTITY)}; this run is {self._identity}, and continues"
+            f"{printable(caller.identity, LONGEST_IDENTITY)}; this run, {self._identity}, continues"
         )
 
     def _drop(self, candidate: UnprovenConnection) -> None:
@@ -227,7 +227,7 @@ def settings_differ(
 ) -> RequestError | None:
     """Return the error for settings, by dotted name, that are `first` on rank 0's host and `other` on `host`.
 
-    None if they are equal, or either is unknown. `two_runs`: the fix to add in case two runs are intended.
+    None if they are equal, or if settings are unknown. `two_runs`: the fix to add in case two runs are intended.
     """
     differ = [name for name in {**first, **other} if first.get(name) != other.get(name)]
     if not (first and other and differ):
@@ -246,7 +246,7 @@ def settings_differ(
 
 
 def ranks_differ(first: RunInfo, other: RunIdentity, host: str, two_runs: str) -> RequestError | None:
-    """Return the error for a host whose world size or device kind is not rank 0's; None if both are equal."""
+    """Return the error for a host whose world size or device kind is not rank 0's; None if neither differs."""
     own, seen = first.identity, f"{printable(other, LONGEST_IDENTITY)} on {host}"
     expected = f"{own}, as on rank 0's host"
     if own.world_size != other.world_size:
@@ -266,7 +266,7 @@ def ranks_differ(first: RunInfo, other: RunIdentity, host: str, two_runs: str) -
 
 
 ANSWER_S = 2.0
-"""Seconds that the holder of a run's port may take to answer as rank 0 before it counts as another program."""
+"""Seconds that a program on a run's port may take to answer as rank 0; after that it counts as another program."""
 
 
 @dataclass(frozen=True)
@@ -324,7 +324,7 @@ def _hold(endpoint: Endpoint, caller: Caller, run_info: RunInfo) -> HeldPort:
     published = None
     if run_info.shared_folder is not None and not endpoint.asked_by:
         published = PublishedPort(run_info.shared_folder, run_info.identity)
-        published.remove()  # Left by a launch whose ranks never met; this run's ranks would use it.
+        published.remove()  # The file of a launch whose ranks never met; this run's ranks would read it.
     try:
         return hold_port(endpoint)
     except RequestError:
@@ -340,7 +340,7 @@ def _hold(endpoint: Endpoint, caller: Caller, run_info: RunInfo) -> HeldPort:
         published.write(held.endpoint.host, held.endpoint.port)
     except OSError:
         held.close()
-        return hold_port(endpoint)  # It raises the error that fits.
+        return hold_port(endpoint)  # Raises the appropriate error.
     say(
         f"port {endpoint.port} on {endpoint.host} is taken by another program; the ranks meet at port "
         f"{held.endpoint.port}, published in {published.path.parent}"

@@ -1,4 +1,4 @@
-"""Finds out whether the kernel killed a process for lack of memory, what the limit was, and which number to set."""
+"""Finds whether the kernel killed a process for lack of memory, what the limit was, and how to raise it."""
 
 import math
 import os
@@ -10,18 +10,18 @@ from noether.common.cpus import number_in, own_groups
 from noether.common.errors import MidRunError
 from noether.common.numbers import size_text
 
-# In each pair: the file of cgroup v2, then that of v1.
+# In each pair, the file of cgroup v2 comes before the file of v1.
 COUNTS, LIMITS, PEAKS = (
     ("memory.events", "memory.oom_control"),
     ("memory.max", "memory.limit_in_bytes"),
     ("memory.peak", "memory.max_usage_in_bytes"),
 )
 NO_LIMIT = 1 << 60
-"""Bytes; cgroup v1 reports a still larger number if there is no limit."""
+"""In bytes. Larger numbers mean that there is no limit: cgroup v1 then reports one."""
 
 
 def killed_for_memory(root: Path = Path("/")) -> int:
-    """Return how many kills for lack of memory the kernel has counted, in this process's cgroups and on the machine.
+    """Return the kernel's counts of kills for lack of memory, added up for this process's cgroups and the machine.
 
     The machine's count covers cgroups that this process cannot see; callers only check whether the sum rises.
     """
@@ -68,7 +68,7 @@ def _kernel_line(root: Path) -> str:
     """Return the kernel log's line about the last process killed for lack of memory; "" if unreadable or absent."""
     last = ""
     with suppress(OSError), open(os.open(root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as log:
-        while record := log.read(8192):  # The last read finds nothing new, and does not wait.
+        while record := log.read(8192):  # At the end of the log, a read finds nothing and does not wait.
             if b"Killed process" in record:
                 last = record.decode(errors="replace").partition(";")[2].partition("\n")[0]
     return last[:200]

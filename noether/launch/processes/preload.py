@@ -1,4 +1,4 @@
-"""Imports what every worker needs, once: the fork server imports this module, and its forks inherit it.
+"""Imports what every worker needs once: the fork server imports this module, and its forks inherit the imports.
 
 `import torch` costs a worker seconds. Forking is safe here because nothing below starts a thread or touches CUDA.
 """
@@ -21,8 +21,8 @@ MODULES = (
 def import_once() -> None:
     """Import what workers need, without the garbage collector, and keep it out of later collections.
 
-    Collecting during the imports costs a third of their time and finds nothing. Frozen objects are never
-    visited again, so the workers keep sharing their memory pages. A module that fails to import is left for
+    Collecting garbage during the imports costs a third of their time and finds nothing. The collector never visits
+    frozen objects again, so the workers keep sharing their memory pages. A module that fails to import is left for
     the worker to import, so that the error is reported as that worker's own.
     """
     gc.disable()
@@ -36,18 +36,18 @@ def import_once() -> None:
 
 
 def outlive_signals(parent_pid: int) -> None:
-    """Survive every signal that is meant for the run, but not the end of the parent process.
+    """Make the fork server survive every signal that is meant for the run, but not the end of its parent process.
 
     A scheduler signals each process of a step. A fork server that ended on SIGUSR1 would take the workers with
     it, because its end is what triggers their death signal. Its own death signal is SIGTERM: when that arrives and
-    the parent process is gone (SIGKILL included), all descendants are ended. Multiprocessing's own sign that a
-    client left, the end of a pipe, never comes while a worker holds the other end.
+    the parent process is gone (SIGKILL included), all descendants are ended. Multiprocessing itself notices
+    a client's end by a closed pipe, but that never comes while a worker holds the other end.
     """
     server_pid = os.getpid()
 
     def on_sigterm(number: int, frame: FrameType | None) -> None:
         if os.getpid() != server_pid:
-            # A worker that was just forked and has not set its own handlers.
+            # This is a worker that was just forked and has not set its own handlers.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif os.getppid() != parent_pid:

@@ -40,8 +40,8 @@ def run_placement(
 
     If the run has one worker, it runs in this process: no child, no changed signals, no log file, and a debugger
     works as usual. The workers of a larger run are started and watched. Either way a failure is printed to stderr
-    once and returned as a code, never raised: 0 done, 75 checkpointed, 2 the request was wrong, 69 not all ranks
-    came, else the first failing rank's code.
+    once and returned as an exit code, never raised: 0 done, 75 checkpointed, 2 the request was wrong, 69 not all
+    ranks came, else the first failing rank's code.
 
     `target`: the dotted path of a function; `payload`: any picklable object not defined in `__main__`; `ports`: ports
     that the caller already holds, and closes.
@@ -77,7 +77,7 @@ def open_link(placement: Placement, run_info: RunInfo, ports: RunPorts) -> Hub |
 
 def _run_here(placement: Placement, target: str, payload: Any, run_info: RunInfo) -> int:
     log_folder = make_log_folder(run_info)
-    with suppress(OSError):  # From an earlier launch. If it cannot be deleted, that does not matter now.
+    with suppress(OSError):  # A file of an earlier launch; failing to delete it does no harm.
         error_file(log_folder, placement.workers[0].rank).unlink()
     (context,) = worker_contexts(placement, RunPorts(), run_info)
     with changed_environment(worker_environment(context, os.environ)):

@@ -1,4 +1,4 @@
-"""Starts workers from a parent process without torch, several of them by a fork server that has torch in memory."""
+"""Starts workers from a parent process without torch; several workers come from a fork server with torch in memory."""
 
 import contextlib
 import multiprocessing
@@ -45,7 +45,7 @@ class RunningWorker:
 
     `reports` carries its WorkerMessages and one WorkerReport; `stacks` carries its Python stack when requested;
     `counters` hold its position. `ended` is a file descriptor that becomes readable when the process has ended.
-    `spared`: the parent's children from before the run, which are spared when the run's processes are swept.
+    `spared`: children that the parent had before the run, which stay when the run's processes are ended.
     """
 
     context: WorkerContext
@@ -85,7 +85,7 @@ def start_workers(
 
     Call it from the main thread, which must outlive the workers: their death signal follows the thread. The arguments
     are those of `run_placement`. The run's `log_folder` gets rank-N.log (stdout and stderr of the ranks above 0,
-    appended) and rank-N.error.json of each rank that failed. The store's port goes to rank 0, and is closed here.
+    appended) and rank-N.error.json of each rank that failed. The store's port is given to rank 0, and closed here.
 
     RequestError: NOETHER_START_METHOD does not name a start method, or the logs cannot be written.
     """
@@ -101,7 +101,7 @@ def start_workers(
     adopt_orphans(True)
     running = _start_by_any(methods, contexts, (target, packed))
     if ports.store is not None:
-        ports.store.close()  # Rank 0's copy must be the last one: the port of a dead store must refuse connections.
+        ports.store.close()  # Rank 0 must have the only copy, so that a dead store's port refuses connections.
     return running
 
 
@@ -118,8 +118,8 @@ def start_methods(environ: Mapping[str, str]) -> tuple[str, ...]:
 def warm_up() -> None:
     """Start the fork server now, so that it imports torch while this process does other work.
 
-    Optional: `start_workers` starts it otherwise. A process has only one fork server: modules that another
-    library wanted to preload are left out, and a server that already runs is used unchanged.
+    The call is optional: otherwise `start_workers` starts the server. A process has only one fork server: modules that
+    another library wanted to preload are left out, and a server that already runs is used unchanged.
     """
     raise_limits()
     if start_methods(os.environ)[0] != "forkserver":
@@ -136,7 +136,7 @@ def warm_up() -> None:
 
 
 def make_log_folder(run_info: RunInfo) -> Path:
-    """Create the folder of the ranks' logs, unless the run is a script, which has none. RequestError: this fails."""
+    """Create the folder of the ranks' logs, except for a script, which has none. RequestError: it cannot be created."""
     with refusals_told(run_info.log_folder):
         if not run_info.is_script:
             run_info.log_folder.mkdir(parents=True, exist_ok=True)
@@ -153,12 +153,12 @@ def call_with_torch(function: Callable[..., None], *arguments: Any) -> None:
     with contextlib.suppress(BrokenProcessPool), _hidden_main(), ProcessPoolExecutor(1, server) as pool:
         called = pool.submit(function, *arguments)
         called.exception()
-        pool.submit(os._exit, 0)  # Threads that it started would keep the process alive, and the pool waiting.
+        pool.submit(os._exit, 0)  # Threads of the process would keep it alive, and the pool would wait.
         called.result()
 
 
 def server_environment(environ: Mapping[str, str], parent_pid: int) -> dict[str, str]:
-    """Return what the fork server's environment adds to the parent's; workers get the parent's unchanged."""
+    """Return the variables that the fork server has in addition to its parent's; workers do not inherit them."""
     root = str(Path(__file__).parents[3])
     return {
         # The workers' libgomp and torch read these when the server loads torch, not when they are forked.
@@ -177,7 +177,7 @@ def server_environment(environ: Mapping[str, str], parent_pid: int) -> dict[str,
 
 def worker_contexts(placement: Placement, ports: RunPorts, run_info: RunInfo) -> list[WorkerContext]:
     """Return each worker's context."""
-    # MASTER_PORT keeps its usual meaning: the port at which to find the run.
+    # MASTER_PORT keeps its usual meaning: the port at which the run can be reached.
     alone = len(placement.workers) == placement.world_size
     endpoint = ports.store.endpoint if ports.store is not None and alone else placement.endpoint
     return [
@@ -208,7 +208,7 @@ def _start_all(method: str, contexts: list[WorkerContext], work: tuple[str, byte
         warm_up()
     if method != "fork":
         multiprocessing.resource_tracker.ensure_running()
-    # Listed while no worker exists, so that the fork server and the tracker stay for the next run.
+    # These are listed while no worker exists, so that the fork server and the tracker stay for the next run.
     spared = frozenset(entry.identity for entry in descendants(process_table(), os.getpid()))
     running: list[RunningWorker] = []
     try:

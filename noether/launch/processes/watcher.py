@@ -53,7 +53,7 @@ from noether.launch.processes.worker import STACK_SIGNAL, error_file, failure_re
 
 # Seconds that a rank may take to write its stack, even on a busy machine.
 STACK_S = 2.0
-# Exit codes of a rank if the kernel killed it, or its fork server, for lack of memory.
+# Exit codes of a rank that the kernel killed for lack of memory, or whose fork server it killed.
 BY_THE_KERNEL = (-signal.SIGKILL, 255)
 # Seconds that a process may take to end after SIGKILL; one in uninterruptible I/O does not end.
 KILL_S = 4.0
@@ -82,7 +82,7 @@ class LocalRanks:
         return [*words, *(self.workers[rank].ended for rank in self.alive)]
 
     def hear(self, ready: Sequence[Any]) -> list[WorkerReport]:
-        """Read messages and note ended workers, given the `ready` ones of `sources`; return the new reports."""
+        """Read messages and note ended workers; return the new reports. `ready`: the `sources` that are readable."""
         known = set(self.reports)
         for rank in sorted(self.alive):
             worker = self.workers[rank]
@@ -119,7 +119,7 @@ class LocalRanks:
                 worker.reports.send(meeting)
 
     def let_first_go(self) -> None:
-        """Tell a script's rank 0 that the other ranks, which may need it until they end, have ended."""
+        """Tell a script's rank 0 that the other ranks have ended, which may have needed rank 0 until then."""
         if self.alive == {0} and self.context.run_info.is_script and not self._first_may_go:
             self._first_may_go = True
             with suppress(OSError):
@@ -144,7 +144,7 @@ class LocalRanks:
             stacks = read_stacks(asked, time.monotonic() + STACK_S)
         for rank, stack in stacks.items():
             with suppress(OSError):
-                if stack and log_folder.is_dir():  # Otherwise the run was moved.
+                if stack and log_folder.is_dir():  # Otherwise the run's folder was moved.
                     write_whole(log_folder / f"rank-{rank}.stack.txt", stack)
         return [_doing(worker, stacks.get(worker.rank, "")) for worker in silent]
 
@@ -158,7 +158,7 @@ class LocalRanks:
             if not clean:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(worker.pid, signal.SIGKILL)
-            if worker.rank in self.alive:  # It may not have created its own group yet.
+            if worker.rank in self.alive:  # The worker may not have created its own group yet.
                 with suppress(ProcessLookupError):
                     os.kill(worker.pid, signal.SIGKILL)
         deadline = time.monotonic() + KILL_S
@@ -178,7 +178,7 @@ class LocalRanks:
 
 
 def read_stacks(sources: Mapping[int, Connection], deadline: float) -> dict[int, str]:
-    """Return the stacks that the ranks write: line by line, with pauses on a busy machine."""
+    """Return the stacks that the ranks write, which come line by line, with pauses on a busy machine."""
     stacks, silent = dict.fromkeys(sources, ""), set(sources)
     while silent and (left := deadline - time.monotonic()) > 0:
         ready = wait([sources[rank] for rank in silent], left)
@@ -216,9 +216,9 @@ def _exit_code(worker: RunningWorker) -> int:
 GRACE_S = 2.0
 # Seconds that NCCL's flight recorders may take to write; torch's watchdog has already waited a minute for them.
 RECORDING_S = 10.0
-# Seconds that a script's ranks may take to save their state once a signal sent to all has ended one, as in torchrun.
+# Seconds that a script's ranks may take to save their state after a signal to all has ended one, as in torchrun.
 STOPPING_S = 30.0
-# Seconds that other parent processes may take to report what their ranks do, and that rank 0's may take to decide.
+# Seconds that other parent processes may take to report what their ranks do, and rank 0's to decide which rank failed.
 ANSWER_S = 1.5
 DECISION_S = 5.0
 ENDINGS = {int(ExitCode.DONE): "done", int(ExitCode.CHECKPOINTED): "stopped, everything is saved"}
@@ -233,7 +233,7 @@ def watch_workers(
 ) -> int:
     """Wait until the run is over, end all its processes on this host, and return its exit code.
 
-    The first failing rank decides the code, wherever it runs. The others get `grace_s` to report; then their process
+    The first failing rank, on any host, decides the code. The others get `grace_s` to report; then their process
     groups are killed, and then the rest of the process tree, within 10 s in all. SIGINT, SIGTERM, SIGUSR1 and
     SIGUSR2 are forwarded once each to every worker, which stops at a boundary agreed with the other ranks and exits
     with 75; a second SIGINT half a second or more after the first ends everything at once.
@@ -272,7 +272,7 @@ class SignalInbox:
     """Records each stop signal's number and time inside the block; `reader` becomes readable and wakes a waiting loop.
 
     If a stop signal other than SIGINT has come, SIGTERM and SIGHUP are ignored after the block: srun sends SIGTERM to
-    all tasks once one has ended, and it would end this process, already on its way out, with a wrong exit code.
+    all tasks once one has ended, which would give this process, already exiting, a wrong exit code.
     """
 
     def __enter__(self) -> "SignalInbox":
@@ -310,7 +310,7 @@ SETTLE_S = 0.001
 
 
 class StopAgreement:
-    """One parent process's part in agreeing on the boundary where all ranks stop; free until one wants to stop.
+    """One parent process's part in agreeing where all ranks stop; it costs nothing until a rank wants to stop.
 
     decisions/06-agreed-stop.md explains it. A rank first counts a boundary and then checks whether it must wait; its
     parent first tells it to wait and then reads the count. So no rank can have passed the boundary after the furthest
@@ -379,7 +379,7 @@ class _Watch:
     def until_decided(self, grace_s: float) -> None:
         """Wait until all ranks have ended, or one has failed and the rest had time to report, or Ctrl-C came twice."""
         deadline: float | None = None
-        # The hub outlives its own ranks: until the other parents are done, they may ask it which rank failed first.
+        # The hub outlives its own ranks: other parents that are not done may ask it which rank failed first.
         while (self._ranks.alive or (isinstance(self._link, Hub) and self._link.peers)) and not self.interrupted:
             self._wait_and_dispatch(deadline)
             if self._link.is_settled and not self._link.peers:
@@ -399,7 +399,7 @@ class _Watch:
                 return
 
     def _misses_recordings(self) -> bool:
-        """Return whether a rank here timed out on a GPU, and only some flight recorders of ranks here have written."""
+        """Return whether a rank here timed out on a GPU, while only some ranks here have written their recordings."""
         aborted = any(one.kind == "died" and is_timeout(one) for one in self._ranks.reports.values())
         there = len(recorded(self._run_logs, self._ranks.workers, self._ranks.began))
         return aborted and 0 < there < len(self._ranks.workers)
@@ -434,7 +434,7 @@ class _Watch:
                         f"{context.endpoint.host} shows the run, and its logs are in {link.meeting.log_folder}",
                         flush=True,
                     )
-            elif link.not_met is not None and not self._has_failed():  # There is no run, so no rank is asked why.
+            elif link.not_met is not None and not self._has_failed():  # The ranks never met, so no rank knows why.
                 link.failure = failure_report(link.not_met, min(ranks.workers), context.host)
                 write_error_file(link.failure, self._log_folder)
         self._agreement.poll(link)
@@ -442,7 +442,7 @@ class _Watch:
             link.answer([asdict(entry) for entry in ranks.ask_where_they_are(self._run_logs)])
 
     def say_end(self, code: int) -> None:
-        """Print how the ranks here ended if rank 0's terminal is elsewhere; a failure has already been printed."""
+        """Print how the ranks here ended, if rank 0's terminal is elsewhere and no failure has been printed."""
         if self._says_more and code in ENDINGS:
             own, host = listed(self._ranks.workers), self._ranks.context.host
             print(f"ended  rank {own} on {host}: {ENDINGS[code]}", flush=True)
@@ -513,7 +513,7 @@ class _Watch:
         if isinstance(link, Hub) and failure is not None:
             link.send_all({"failure": asdict(failure)})
         elif isinstance(link, Spoke) and failure is None:
-            link.send({"bye": 1})  # All ranks here have ended without failure.
+            link.send({"bye": 1})  # All ranks of this parent have ended without failure.
 
     def _take_signal(self, number: int, moment: float) -> None:
         forwarded = self._ranks.forwarded

@@ -57,9 +57,9 @@ _GROWTH = 64 << 20
 def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
     """Tell glibc to keep the memory that this process frees; return whether it will.
 
-    An update on the CPU allocates memory for its activations and frees it. By default glibc returns it to the kernel
-    each time, which then clears every page anew: an eighth of the default model's time. Instead the process now keeps
-    the memory of its largest update, which it would need again.
+    An update on the CPU allocates memory for its activations and frees it. By default glibc returns it to the kernel,
+    which clears every page again for the next update: an eighth of the default model's time. With this setting, the
+    process keeps the memory of its largest update, which it would need again.
 
     Nothing is changed if the user has configured memory allocation (GLIBC_TUNABLES, MALLOC_…, another allocator in
     LD_PRELOAD), or if the C library is not glibc.
@@ -81,8 +81,8 @@ def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
     )
 
 
-# gloo, NCCL and torch's store have no error codes, so these match their messages: gloo's and the store's as seen in
-# torch 2.13, NCCL's and its watchdog's from their sources. They only choose among several ranks' reports.
+# gloo, NCCL and torch's store have no error codes, so these patterns match messages: as seen in torch 2.13 (gloo, the
+# store), or as in the sources (NCCL and its watchdog). They are only used to choose among several ranks' reports.
 _TIMED_OUT = re.compile(r"Timed out waiting|timed out after|Timeout\(ms\)=|[Ww]atchdog caught collective")
 _PEER_GONE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|Connection refused|Socket Timeout|"
@@ -115,12 +115,12 @@ def timed_out_after(text: str) -> float | None:
 
 
 SPIN_COUNT = "10000"
-"""This many spins take tens of microseconds; libgomp's default spins far longer. By benchmarks/openmp_spin.py on two
-cores, an update takes 0.35 times as long beside two busy processes, and 1.07 times as long alone."""
+"""This many spins take tens of microseconds; libgomp's default takes far longer. In benchmarks/openmp_spin.py on two
+cores, it makes an update take 0.35 times as long beside two busy processes, and 1.07 times as long alone."""
 
 
 def openmp_defaults(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what to add to the environment before libgomp is loaded: nothing if the user has set how to wait."""
+    """Return the variables to set before libgomp is loaded; none if the user has set how threads wait."""
     said = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     return {} if any(name in environ for name in said) else {"GOMP_SPINCOUNT": SPIN_COUNT}
 
@@ -128,8 +128,8 @@ def openmp_defaults(environ: Mapping[str, str]) -> dict[str, str]:
 LAUNCH_FILES = (__file__, "launch/script.py", "<frozen runpy>", "runpy.py")
 # Requests a worker's stack: faulthandler answers even while Python is stuck inside a collective.
 STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
-# A report is one write into an empty pipe, so that a rank killed while reporting cannot leave half a report
-# there; the file beside the logs has the full text.
+# A report fits into one write to an empty pipe, so that a rank killed while reporting cannot leave half a report
+# there. The file beside the logs has the full text.
 REPORT_CHARACTERS = 10_000
 
 
@@ -150,11 +150,11 @@ def worker_main(
     `counters`: where the parent process reads what this rank is doing. With `own_log`, a rank above 0 writes to a log
     file. `stdin`: the parent process's, for the rank that reads it.
 
-    os._exit, because torch can deadlock while the interpreter shuts down (pytorch #56297). Exit handlers run only in
-    scripts, because they cost every rank time: any other target must close what it opened. Output is flushed.
+    It uses os._exit because torch can deadlock while the interpreter shuts down (pytorch #56297). Exit handlers cost
+    every rank time, so they run only for scripts: any other target must close what it opened. Output is flushed.
     """
     die_with_parent()
-    # A separate process group, so that its whole tree can be ended and Ctrl-C reaches only the parent process.
+    # A separate process group, so that the worker's whole tree can be ended and Ctrl-C reaches only the parent process.
     with contextlib.suppress(OSError):
         os.setsid()
     for number in STOP_SIGNALS:
@@ -169,14 +169,14 @@ def worker_main(
     # The fork server's environment dates from when it started; the worker needs its parent's current one.
     os.environ.clear()
     os.environ.update(environment)
-    if stdin is not None:  # multiprocessing gives its processes none.
+    if stdin is not None:  # multiprocessing gives its processes no stdin.
         os.dup2(stdin.fileno(), 0)
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
     if context.run_info.is_script:  # Several ranks write to one console, line by line.
         sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads(context.threads)  # Preloaded, so it read OMP_NUM_THREADS long ago.
+        torch.set_num_threads(context.threads)  # A preloaded torch has read the server's OMP_NUM_THREADS.
 
     parent = ParentLink(reports, counters)
     report = replace(
@@ -209,12 +209,12 @@ def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> W
         function: Callable[[WorkerContext, Any], int] = getattr(importlib.import_module(module), name)
         exit_code = operator.index(function(context, pickle.loads(packed_payload)))
     except BaseException as error:
-        # Libraries report these causes in different words, if at all; the kernel counts them.
+        # Libraries report a lack of memory in different words, if at all; the kernel counts its kills.
         cause: BaseException = error
         if isinstance(error, Exception) and not isinstance(error, NoetherError):
             if refused_processes() > refused:
                 cause = too_few_processes(most_processes())
-            elif killed_for_memory() > killed and not consequence_of(error)[0]:  # A peer's parent reports it.
+            elif killed_for_memory() > killed and not consequence_of(error)[0]:  # A killed peer's parent reports it.
                 cause = no_memory_left()
         return failure_report(cause, context.worker.rank, context.host)
     message = f"ended with exit code {exit_code} after {time.time() - started:.1f} s"
@@ -226,7 +226,7 @@ def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
     if isinstance(error, InterruptedStartError):
         return _report(rank, host, "interrupted", str(error), "", error.exit_code)
     if isinstance(error, NoetherError):
-        # Adapted here to this host's container, because the process that shows the text may run outside it.
+        # The fix is adapted here to this host's container, because the process that shows it may run outside.
         typed = fix_for_container(error)
         said = typed if isinstance(typed, RequestError) else RequestError(error.code, str(error))
         report = _report(rank, host, "refused", said.summary, "", int(error.exit_code))
@@ -241,7 +241,7 @@ def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
         error.__traceback__ = own  # Without the frames that lead to the target.
     trace = "".join(traceback.format_exception(error))
     lines = traceback.format_exception_only(error)
-    last = "".join(dropwhile(lambda line: line[0] == " ", lines)).strip()  # For a SyntaxError, without its source.
+    last = "".join(dropwhile(lambda line: line[0] == " ", lines)).strip()  # Drops the source lines of a SyntaxError.
     if isinstance(error, SystemExit):
         code, trace = error.code if isinstance(error.code, int) else 1, trace if own is not None else ""
         return _report(rank, host, "left", f"left early by sys.exit({error.code!r})", trace, failing_code(code))
@@ -278,7 +278,7 @@ def worker_environment(context: WorkerContext, environ: Mapping[str, str]) -> di
     """
     return {
         "OMP_NUM_THREADS": str(context.threads),
-        "TORCH_CPP_LOG_LEVEL": "ERROR",  # Otherwise torch's warnings of a lost peer, with C++ frames, bury a failure.
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # Otherwise torch's warnings of a lost peer, with C++ frames, hide a failure.
         **environ,
         "RANK": str(context.worker.rank),
         "LOCAL_RANK": str(context.worker.local_rank),
@@ -318,7 +318,7 @@ def write_to_log(path: Path) -> None:
 
 
 def flush_output() -> None:
-    """Flush logging and stdio for the last time; a stream that is gone is ignored."""
+    """Flush logging and stdio for the last time; ignore a stream that is gone."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -333,5 +333,5 @@ def error_file(log_folder: Path, rank: int | str) -> Path:
 def write_error_file(report: WorkerReport, log_folder: Path) -> None:
     """Write a report beside the logs, atomically and best effort: a full disk must not hide the failure itself."""
     with contextlib.suppress(OSError):
-        if log_folder.is_dir():  # Otherwise the run was moved, and a new folder would be mistaken for it.
+        if log_folder.is_dir():  # Otherwise the run was moved, and a new folder would look like a run.
             write_json(error_file(log_folder, report.rank), asdict(report))

@@ -164,7 +164,7 @@ def test_choose_devices(inventory: DeviceInventory, devices: str | None, indices
 @pytest.mark.parametrize(
     ("inventory", "devices", "words"),
     [
-        pytest.param(CUDA_4, "7", ["devices=7 is more than are visible here", "4 visible cuda", "devices=4"], id="7"),
+        pytest.param(CUDA_4, "7", ["devices=7 requests more than are visible", "4 visible cuda", "devices=4"], id="7"),
         pytest.param(CUDA_4, "0,7", ["names 7", "0 (2), 1 (3), 2 (5), 3 (7)"], id="a physical number"),
         pytest.param(CUDA_4, "0,0", ["twice"], id="twice"),
         pytest.param(CUDA_UUIDS, f"0,{A}", ["twice"], id="twice, by index and by UUID"),

@@ -151,7 +151,7 @@ def test_rank_variables_that_a_wrapper_sets_agree() -> None:
     ("environ", "request_", "gpus", "words"),
     [
         pytest.param({**hydra(1, 1)[1], "MASTER_ADDR": "localhost"}, None, False, 
-            ["MASTER_ADDR=localhost means each of the 2 nodes"], id="localhost on two"),
+            ["MASTER_ADDR=localhost means another machine on each of the 2 nodes"], id="localhost on two"),
         pytest.param({"PMI_RANK": "0", "PMI_SIZE": "2"}, None, False, ["no MPI_LOCALRANKID"], id="no local rank"),
         pytest.param({**hydra(2)[1], "PMI_RANK": "2"}, None, False, ["PMI_RANK=2"], id="a rank too many"),
         pytest.param(open_mpi(8)[7], None, True, ["8 tasks", "4 visible devices", "ppr:4:node"],

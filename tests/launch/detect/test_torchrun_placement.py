@@ -142,10 +142,10 @@ def test_ranks_by_hand() -> None:
     [
         pytest.param({"RANK": "0", "WORLD_SIZE": "2"}, None, False, ["no MASTER_ADDR", "MASTER_ADDR=HOST"],
             id="no master"),
-        pytest.param({**pods(2)[1], "MASTER_ADDR": "localhost"}, None, False, ["MASTER_ADDR=localhost means each"],
+        pytest.param({**pods(2)[1], "MASTER_ADDR": "localhost"}, None, False, ["MASTER_ADDR=localhost means another"],
             id="localhost in another pod than the master"),
         pytest.param({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "::1"}, None, False,
-            ["MASTER_ADDR=::1 means each of the 2 nodes"], id="localhost and ranks elsewhere"),
+            ["MASTER_ADDR=::1 means another machine on each of the 2 nodes"], id="localhost and ranks elsewhere"),
         pytest.param({**torchrun(2)[0], "LOCAL_RANK": "2"}, None, False, ["LOCAL_RANK=2"], id="a local rank too many"),
         pytest.param({**torchrun(2)[1], "CUDA_VISIBLE_DEVICES": "0"}, None, True,
             ["2 tasks on this node but 1 visible device", "--nproc-per-node 1"],

@@ -29,7 +29,7 @@ def step_endpoint(request: LaunchRequest, environ: Mapping[str, str], task: Srun
         return Endpoint(address, port, source), f"master_addr={address}; {reason}"
     _refuse_other_first_node(environ, task)
     if len(task.nodes) == 1:
-        # Always resolves, and nothing outside the node can reach it.
+        # This address always resolves, and nothing outside the node can reach it.
         return Endpoint("127.0.0.1", port, source), f"every rank is on {first}; {reason}"
     seen = f"{first} is the first of SLURM_STEP_NODELIST={task.node_list}"
     if address:
@@ -39,7 +39,7 @@ def step_endpoint(request: LaunchRequest, environ: Mapping[str, str], task: Srun
 
 
 def _refuse_other_first_node(environ: Mapping[str, str], task: SrunTask) -> None:
-    """Raise RequestError if rank 0 is not on the first node of the list, as after --distribution=arbitrary."""
+    """Raise RequestError if rank 0 is not on the first node of the list, as --distribution=arbitrary allows."""
     name, ids, here = environ.get("SLURMD_NODENAME", ""), environ.get("SLURM_GTIDS", ""), task.node_rank == 0
     rank_zero_here = task.rank == 0 or "0" in ids.split(",")
     misplaced = (rank_zero_here and not here) or (here and ids and not rank_zero_here)

@@ -15,10 +15,10 @@ MAX_COMPONENTS = 1024
 def component_devices(
     request: LaunchRequest, environ: Mapping[str, str], task: SrunTask, kind: str
 ) -> tuple[int, ...] | None:
-    """Return each task's number of devices in a heterogeneous step with one task per node; None if all are alike.
+    """Return each task's number of devices in a heterogeneous step with one task per node; None if all nodes are alike.
 
-    Such a task starts a worker on each device, and numbers its ranks after those of the nodes before it, so it must
-    know how many devices those have.
+    Such a task starts a worker on each device, and numbers its ranks after the ranks of the earlier nodes, so it must
+    know how many devices the earlier nodes have.
 
     RequestError: only some nodes of the step have GPUs, or the components do not say how many their nodes have.
     """
@@ -26,15 +26,15 @@ def component_devices(
     one_a_node = task.most_local == 1
     if size is None or request.accelerator not in ("auto", "gpu"):
         return None
-    # How many GPUs each node's component requested: 0 if none, None if it did so in another way.
+    # The GPUs per node that each node's component requested: 0 for none, None if another option requested them.
     gpus: dict[str, int | None] = {}
     component: dict[str, int] = {}
     for group in range(min(size, MAX_COMPONENTS)):
-        # `srun … : …` outside a job sets only the older names, and nothing that says how many GPUs (Slurm 22.05).
+        # `srun … : …` outside a job sets only the older names, and no variable for the number of GPUs (Slurm 22.05).
         older = environ.get(f"SLURM_JOB_NODELIST_PACK_GROUP_{group}", "")
         nodes = environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{group}", "")
         per_node, per_task, total = (environ.get(f"SLURM_GPUS{how}_HET_GROUP_{group}", "") for how in GPU_OPTIONS)
-        # "2", or with a type "a100:2".
+        # "2", or "a100:2" with the type of GPU.
         count = whole((per_node or (per_task if one_a_node else "")).rpartition(":")[2])
         known = count if count is not None else None if per_node or per_task or total or not nodes else 0
         for node in parse_nodelist(nodes or older) if nodes or older else ():
@@ -51,7 +51,7 @@ def component_devices(
     if not one_a_node or len({component.get(node) for node in task.nodes}) == 1:
         return None
     if kind != "cuda" or request.devices is not None:
-        return None  # With `devices` set, every node uses the same number, whatever its component has.
+        return None  # Every node then uses this many devices, regardless of its component.
     if any(not count for count in counts):
         raise RequestError(
             "hetjob-gpus-unknown",
@@ -67,7 +67,7 @@ def component_devices(
 def refuse_uneven_devices(
     request: LaunchRequest, environ: Mapping[str, str], inventory: DeviceInventory, task: SrunTask
 ) -> None:
-    """Raise RequestError if a job's GPUs (--gpus) are not this node's number times the nodes, with one task on each."""
+    """Raise RequestError if, with one task per node, the job's GPUs (--gpus) are not nodes × the GPUs of this node."""
     total = whole(environ.get("SLURM_GPUS", "").rpartition(":")[2])
     if inventory.kind != "cuda" or request.devices is not None or total is None:
         return

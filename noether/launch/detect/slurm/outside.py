@@ -23,7 +23,7 @@ from noether.launch.detect.slurm.traps import SRUN, OutsideStep
 
 
 def outside_placement(request: LaunchRequest, here: LaunchContext, process: OutsideStep) -> Placement:
-    """Place a run on this node, as launcher "local". RequestError: see `refuse_outside`, or it does not fit here."""
+    """Place a run on this node, as launcher "local". RequestError: see `refuse_outside`, or the run does not fit."""
     refuse_outside(request, process, here.host)
     local = local_placement(request, here)
     restarts, restarts_reason = restart_count(here.environ)

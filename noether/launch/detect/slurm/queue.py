@@ -12,11 +12,11 @@ from pathlib import Path
 
 from noether.common.errors import NoetherError
 
-SEPARATOR = "\x1f"  # Names and comments may contain every printable character.
+SEPARATOR = "\x1f"  # A control character, because names and comments may contain any printable one.
 FIELDS = SEPARATOR.join(("%i", "%T", "%L", "%r", "%j", "%k", "%Z"))
 RUN_COMMENT = "noether:"
-"""The prefix of our jobs' comments. The run's folder follows, relative to where the job was submitted; for a job array,
-it ends in %a, the placeholder for the element's number."""
+"""The prefix of our jobs' comments. The run's folder follows, relative to the folder of the submission; for a job
+array, it ends in %a, the placeholder for the element's number."""
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 """The states of a job that has not started, or not restarted since its requeue (squeue(1), "JOB STATE CODES")."""
 RANK_VARIABLES = (
@@ -29,7 +29,7 @@ class QueuedJob:
     """A job that has not ended, as squeue describes it; for an array, one element ("12_3").
 
     state: PENDING, RUNNING, COMPLETING, …
-    time_left: as squeue writes it: "1:59:30", "UNLIMITED".
+    time_left: the remaining time as squeue writes it: "1:59:30", "UNLIMITED".
     comment, submitted_in: the job's comment, and the folder in which it was submitted.
     """
 
@@ -43,7 +43,7 @@ class QueuedJob:
 
     @property
     def waits(self) -> bool:
-        """True until the job starts. Any other, even a suspended one, has begun and may have something to save."""
+        """True until the job starts. A job that has started, even if suspended, may have something to save."""
         return self.state in WAITING
 
     @cached_property
@@ -58,7 +58,7 @@ class QueuedJob:
 
 
 class SlurmError(NoetherError):
-    """A Slurm command failed; the text holds its own message."""
+    """A Slurm command failed; the text contains the command's own message."""
 
 
 def has_slurm() -> bool:
@@ -67,7 +67,7 @@ def has_slurm() -> bool:
 
 
 def queued_jobs() -> dict[str, QueuedJob]:
-    """Return this user's unfinished jobs by job id; none if Slurm is not installed. SlurmError: it does not answer."""
+    """Return this user's unfinished jobs by job id; empty without Slurm. SlurmError: Slurm does not answer."""
     if not has_slurm():
         return {}
     text = run_slurm(["squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--format={FIELDS}"])
@@ -108,7 +108,7 @@ def clean_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]
     """Return an environment for sbatch without the variables of the job or step it is called from.
 
     Otherwise the new job would use them as defaults (SLURM_MEM_PER_CPU with --mem is an error) and its processes would
-    read their ranks from them. SBATCH_… and SLURM_CONF are kept, as users set them for sbatch.
+    read their ranks from them. SBATCH_… and SLURM_CONF are kept, because users set them for sbatch.
     """
     return {
         name: value

@@ -40,9 +40,9 @@ def read_task(environ: Mapping[str, str]) -> "SrunTask":
 
 @dataclass(frozen=True, kw_only=True)
 class SrunTask(LaunchedTask):
-    """One task of srun. `nodes` are the step's, which has all of the job's nodes if it `is_whole_job`.
+    """One task of srun. `nodes`: the nodes of the step; `is_whole_job`: whether these are all nodes of the job.
 
-    `node_list` is the list of nodes as srun wrote it, cut off if it is long.
+    `node_list`: the list of nodes as srun wrote it, cut off if it is long.
     """
 
     job_id: int
@@ -54,9 +54,9 @@ class SrunTask(LaunchedTask):
 
 
 def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask | OutsideStep | None:
-    """Return the task of srun that this process is, another process inside a job, or None outside Slurm.
+    """Describe this process as a task of srun, or as another process inside a job; return None outside Slurm.
 
-    RequestError: the variables contradict each other or the system, or were removed: each task would train alone.
+    RequestError: the variables contradict each other or the system, or were removed (each task would train alone).
     """
     if not environ.get("SLURM_JOB_ID"):
         refuse_stripped(environ, facts)

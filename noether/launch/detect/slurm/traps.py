@@ -58,9 +58,9 @@ def check_counts(
 class OutsideStep:
     """A process inside a Slurm job that is not a task of srun.
 
-    `where` is what it was started from, and `evidence` what shows that. `nodes` are the job's; `tasks` is the number
-    of tasks that srun would start, read from `tasks_source`. `on_node`: slurmd started a parent of this process, so
-    it is on an allocated node. `srun` is the command that starts them from here.
+    `where`: from what it was started; `evidence`: what shows this. `nodes`: the nodes of the job. `tasks`: the number
+    of tasks that srun would start, read from `tasks_source`. `on_node`: slurmd started a parent of this process, which
+    is therefore on an allocated node. `srun`: the command that starts the tasks from here.
     """
 
     job_id: str
@@ -74,7 +74,7 @@ class OutsideStep:
 
 
 def outside_step(environ: Mapping[str, str], facts: ProcessFacts) -> OutsideStep | None:
-    """Describe a process of a job that is not a task of srun; None: it is. RequestError: another step's variables."""
+    """Describe a process of a job; return None for a task of srun. RequestError: the variables are of another step."""
     seen = step_seen(facts)
     if seen is not None and not seen.step.isdigit():
         return _outside(environ, NAMED_STEPS.get(seen.step, "a login to the node"), seen.evidence)
@@ -113,7 +113,7 @@ def _outside(environ: Mapping[str, str], where: str, evidence: str, *, on_node: 
 
 
 def refuse_stripped(environ: Mapping[str, str], facts: ProcessFacts) -> None:
-    """Raise RequestError if step variables are set without SLURM_JOB_ID, or if all were removed inside a step."""
+    """Raise RequestError if step variables are set without SLURM_JOB_ID, or if all were removed within a step."""
     if left := [name for name in STEP_VARIABLES if environ.get(name)]:
         raise RequestError("step-without-job-id",
                            "some of the step's SLURM_* variables are set, but SLURM_JOB_ID is not",
@@ -135,7 +135,7 @@ def refuse_stripped(environ: Mapping[str, str], facts: ProcessFacts) -> None:
 def _refuse_other_step(environ: Mapping[str, str], seen: StepSeen) -> None:
     """Refuse the environment of another step: its ranks are not this step's."""
     job_id, step = environ["SLURM_JOB_ID"], environ.get("SLURM_STEP_ID", "")
-    # A component of a heterogeneous job runs under its own id, but SLURM_JOB_ID is the first component's.
+    # A component of a heterogeneous job runs under its own id, but SLURM_JOB_ID is the id of the first one.
     # `srun … : …` outside a job sets only the older names (Slurm 22.05).
     groups = ("SLURM_JOB_ID_HET_GROUP_", "SLURM_JOB_ID_PACK_GROUP_")
     jobs = {job_id, *(value for name, value in environ.items() if name.startswith(groups))}
