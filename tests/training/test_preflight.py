@@ -40,7 +40,7 @@ OWN_CODE = {
 }
 REFUSED = OWN_CODE | {
     "no-data": (["dataset=shapenet_car"], "ShapeNet-Car needs dataset_root"),
-    "no-such-folder": (["dataset=shapenet_car", "dataset_root=nowhere"], "does not hold prepared ShapeNet-Car"),
+    "no-such-folder": (["dataset=shapenet_car", "dataset_root=nowhere"], "does not hold prepared ShapeNet-Car data"),
     "a-run-of-that-name": (["run_id=there"], "exists already"),
     "a-folder-that-cannot-be-written": (["output_path=/sys/runs"], "cannot write to"),
     "no-compiler": (["trainer.compile=true"], "needs a C++ compiler"),

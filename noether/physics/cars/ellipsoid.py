@@ -1,4 +1,4 @@
-"""The built-in data set: one packed file per split, made from a seed if it is missing."""
+"""Make and open the built-in data set: a packed file for each split, made from a seed if it is missing."""
 
 import zlib
 from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from noether.physics.settings import EllipsoidDatasetConfig
 
-# SciPy is imported only to make a sample: every rank of every run imports this file, and few make data.
+# SciPy is imported only to make samples: every rank of every run imports this file, but few of them make data.
 
 WIND_SPEED = 20.0  # m/s, ShapeNet-Car's 72 km/h, along +z
 AIR_DENSITY = 1.225  # kg/m³, the standard atmosphere at sea level
@@ -37,11 +37,11 @@ HEIGHT_RANGE = (0.55, 1.6)
 HALF_WIDTH_RANGE = (0.7, 1.1)
 YAW_RANGE = (-np.pi / 12, np.pi / 12)
 
-# Along the wind the box is the range −4.5..6 m by which ShapeNet-Car's recipe normalises positions. Across
-# and above, it leaves the largest NEAR_DISTANCE on each side of the widest car, yawed.
+# Along the wind, the box is −4.5..6 m, the range by which ShapeNet-Car's recipe normalises positions. In the other
+# directions, it leaves the larger NEAR_DISTANCE free around the widest yawed car.
 BOX_LOW = np.array([-2.0, 0.0, -4.5])
 BOX_HIGH = np.array([2.0, 4.5, 6.0])
-NEAR_DISTANCE = (0.001, 0.7)  # distances from the body, in metres, of the half of the volume points near it
+NEAR_DISTANCE = (0.001, 0.7)  # half of the volume points are near the body, at distances in this range, in metres
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class EllipsoidCar:
 
     @property
     def reference_area(self) -> float:
-        """Frontal area in m², the half ellipse π/2 · H · (W/2) of the car without yaw, as cars are measured."""
+        """Frontal area in m², π/2 · H · (W/2): the half ellipse of the car without yaw, as is usual for cars."""
         return float(np.pi / 2 * self.height * self.half_width)
 
     @property
@@ -78,22 +78,22 @@ class EllipsoidCar:
 
     @cached_property
     def lift_coefficient(self) -> float:
-        """Exact C_L on the reference area, with Cp = 0 under the car."""
+        """Exact C_L for the reference area, with Cp = 0 under the car."""
         planform = np.pi * self.half_length * self.half_width
         on_planform = flow.half_force_coefficients(self.semi_axes, self.body_wind)[1]
         return float(on_planform) * planform / self.reference_area
 
     @cached_property
     def yawing_moment(self) -> float:
-        """Exact moment of the pressure about y through the origin, N·m; about x and z it is identically 0."""
+        """Exact moment of the pressure about y through the origin, in N·m; the moments about x and z are always 0."""
         return DYNAMIC_PRESSURE * flow.half_yawing_moment(self.semi_axes, self.body_wind)
 
     def to_world(self, vectors: ArrayLike) -> Array:
-        """Turn (..., 3) from the body frame to the world's."""
+        """Rotate vectors (..., 3) from the body frame to the world frame."""
         return np.asarray(vectors, np.float64) @ self._rotation.T
 
     def to_body(self, vectors: ArrayLike) -> Array:
-        """Turn (..., 3) from the world frame to the body's."""
+        """Rotate vectors (..., 3) from the world frame to the body frame."""
         return np.asarray(vectors, np.float64) @ self._rotation
 
     def normals(self, points: ArrayLike) -> Array:
@@ -101,12 +101,12 @@ class EllipsoidCar:
         return self.to_world(flow.surface_normals(self.semi_axes, self.to_body(points)))
 
     def pressure(self, points: ArrayLike) -> Array:
-        """Return the pressure above ambient (...), Pa, at points (..., 3) of the surface."""
+        """Return the pressure above ambient (...), in Pa, at points (..., 3) of the surface."""
         velocity = flow.surface_velocity(self.semi_axes, self.body_wind, self.to_body(points))
         return DYNAMIC_PRESSURE * flow.pressure_coefficient(self.body_wind, velocity)
 
     def velocity(self, points: ArrayLike) -> Array:
-        """Return the velocity (..., 3), m/s, at points (..., 3) outside. ValueError: a point is inside the body."""
+        """Return the velocity (..., 3) in m/s at points (..., 3) outside. ValueError: a point is inside the body."""
         return self.to_world(flow.volume_velocity(self.semi_axes, self.body_wind, self.to_body(points)))
 
     @cached_property
@@ -116,7 +116,7 @@ class EllipsoidCar:
 
 
 def draw_car(seed: int, split: str, index: int) -> EllipsoidCar:
-    """Draw car `index` of a split uniformly from the module's ranges; it depends only on the three arguments."""
+    """Draw car `index` of a split uniformly from the module's ranges; the same arguments give the same car."""
     low, high = np.transpose([HALF_LENGTH_RANGE, HEIGHT_RANGE, HALF_WIDTH_RANGE, YAW_RANGE])
     return EllipsoidCar(*map(float, np.random.default_rng(_entropy(seed, split, index, 0)).uniform(low, high)))
 
@@ -127,11 +127,11 @@ def point_seed(seed: int, split: str, index: int) -> int:
 
 
 def sample_surface(car: EllipsoidCar, count: int, seed: int) -> Array:
-    """Return area-uniform points (count, 3) of the car's surface, y > 0; a smaller count gives a prefix of them.
+    """Return area-uniform points (count, 3) of the car's surface, y > 0; a smaller count gives the first of them.
 
-    Directions s of the hemisphere are taken from a scrambled Sobol sequence and kept in proportion to
-    |A⁻¹s|, the ratio of the ellipsoid's area to the sphere's, by the sequence's third coordinate. This keeps
-    every prefix evenly spread, and makes surface integrals less noisy than with independent points.
+    Directions s of the hemisphere are taken from a scrambled Sobol sequence. By the sequence's third coordinate, they
+    are kept in proportion to |A⁻¹s|, the ratio of the ellipsoid's area to the sphere's. The first points are thus
+    evenly spread for any count, and surface integrals are less noisy than with independent points.
     """
     return car.to_world(_area_uniform(car, _sobol(3, seed, 0), count)[0])
 
@@ -140,9 +140,9 @@ def sample_volume(car: EllipsoidCar, count: int, seed: int) -> Array:
     """Return points (count, 3) in the air, y > 0; a smaller count gives the first points of each kind.
 
     Points 0, 2, 4, ... are uniform in the part of the box BOX_LOW..BOX_HIGH outside the car. Points 1, 3, 5,
-    ... gather near the body: each is an area-uniform point of the surface, moved out along its normal by a
-    distance that grows with the square of a uniform number between the limits NEAR_DISTANCE. The body is convex,
-    so this is the distance to it, and none is below the ground. ValueError: the car sticks out of the box.
+    ... gather near the body: each is an area-uniform point of the surface, moved out along the normal there. The
+    distance is between the limits NEAR_DISTANCE and grows with the square of a uniform number. Because the body is
+    convex, it is the distance to the body, and no point is below the ground. ValueError: the car exceeds the box.
     """
     reach = np.abs(car.to_world(np.diag(car.semi_axes)))
     extent = np.sqrt(np.sum(reach**2, axis=0))  # of the rotated ellipsoid along the world's axes
@@ -152,7 +152,7 @@ def sample_volume(car: EllipsoidCar, count: int, seed: int) -> Array:
     def outside(candidates: Array) -> Array:
         points = BOX_LOW + (BOX_HIGH - BOX_LOW) * candidates
         level = np.sum((car.to_body(points) / car.semi_axes) ** 2, axis=-1)
-        # A small margin for the rounding to float32 that follows.
+        # 1e-5 is a small margin for the later rounding to float32.
         return np.asarray((level > 1 + 1e-5) & (points[:, 1] > 0))
 
     near = count // 2
@@ -167,14 +167,14 @@ def sample_volume(car: EllipsoidCar, count: int, seed: int) -> Array:
 
 
 def make_sample(car: EllipsoidCar, surface_points: int, volume_points: int, seed: int) -> dict[str, np.ndarray]:
-    """Make one sample, in float32, with the keys and axes of ShapeNet-Car's preprocessed folder and a few more keys.
+    """Make one sample in float32, with the keys and axes of ShapeNet-Car's preprocessed folder and a few more keys.
 
-    With Ns = `surface_points` and Nv = `volume_points`:
+    With Ns = `surface_points` and Nv = `volume_points`, the keys are:
 
     - surface_points (Ns, 3) m, surface_normals (Ns, 3) outward, surface_pressure (Ns,) Pa;
     - volume_points (Nv, 3) m, volume_velocity (Nv, 3) m/s, volume_sdf (Nv,) m, the distance to the nearest
       of the sample's surface points, volume_normals (Nv, 3), the unit direction from that point;
-    - surface_area (Ns,) m², quadrature weights, whose sum is the exact curved area;
+    - surface_area (Ns,) m², quadrature weights whose sum is the exact area of the curved surface;
     - lift_coefficient (1,), exact; reference_area (1,) m²; car (4,): half length, height, half width, yaw.
 
     The fields are exact at the stored, rounded positions.
@@ -226,7 +226,7 @@ def _sobol(dimensions: int, seed: int, stream: int) -> "qmc.Sobol":
 def _accepted(engine: "qmc.Sobol", count: int, accept: Callable[[Array], Array]) -> Array:
     """Return the first `count` points of the sequence that `accept` keeps, in order.
 
-    Points are drawn in blocks of a power of two, which balance Sobol points; the block size changes no point.
+    Points are drawn in blocks of a power of two, as Sobol points require for balance; the block size changes no point.
     """
     block = 1 << max(count - 1, 1).bit_length()
     kept: list[Array] = []
@@ -255,15 +255,15 @@ def _area_uniform(car: EllipsoidCar, engine: "qmc.Sobol", count: int) -> tuple[A
 
 SPLITS = ("train", "test")
 FORMAT_VERSION = 1  # increase it when the same seed gives different numbers
-# About five seconds' work. A process takes about a second to start and import SciPy, and longer on a busy
-# machine: with smaller shares, 600 cars of 2048 points were no faster on two cores than on one.
+# About five seconds of work for a process, which takes about a second to start and import SciPy, and longer on a
+# busy machine. With smaller shares, 600 cars of 2048 points were made no faster on two cores than on one.
 POINTS_PER_WORKER = 2_000_000
 
 
 class EllipsoidDataset:
     """The samples of one packed split file, read from the memory map on access.
 
-    It is pickled as its path. RequestError as for `open_split`.
+    The data set is pickled as its path. RequestError as for `open_split`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -275,8 +275,8 @@ class EllipsoidDataset:
     def __getitem__(self, index: int) -> dict[str, "torch.Tensor"]:
         """Return sample `index` as tensors that share the map's memory, with the shapes of `sample_shapes`.
 
-        Two are added, as in ShapeNet-Car's samples: `pressure_force` (3,) in N and `pressure_moment` (3,) in N·m about
-        the origin. They are exact: the half car has lift but neither drag nor side force (d'Alembert), and its only
+        As in ShapeNet-Car's samples, `pressure_force` (3,) in N and `pressure_moment` (3,) in N·m about the origin are
+        added. They are exact: the half ellipsoid has lift but neither drag nor side force (d'Alembert), and its only
         moment is the yawing moment.
         """
         import torch
@@ -298,7 +298,7 @@ class EllipsoidDataset:
         return f"{self.packed.path.stem}-{index:04d}"
 
 
-_known_car = cache(EllipsoidCar)  # Computing its moment takes as long as the rest of the sample.
+_known_car = cache(EllipsoidCar)  # cached because computing a car's moment takes as long as the rest of the sample
 
 
 def open_folder(folder: Path) -> tuple[EllipsoidDataset, EllipsoidDataset]:
@@ -307,7 +307,7 @@ def open_folder(folder: Path) -> tuple[EllipsoidDataset, EllipsoidDataset]:
 
 
 def open_split(path: Path) -> PackedArrays:
-    """Open a packed split. RequestError: it is missing, cut short, or lacks a split's keys, types and shapes."""
+    """Open a packed split. RequestError: it is missing or cut short, or lacks a key, type or shape of a split."""
     packed = open_packed(path)
     arrays = packed.arrays
     given = [arrays.get(key, np.empty((0, 0))) for key in ("surface_points", "volume_points")]
@@ -329,7 +329,7 @@ def open_split(path: Path) -> PackedArrays:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a folder given as `dataset_root` holds complete splits, without torch. RequestError: it does not."""
+    """Check, without torch, that a folder given as `dataset_root` holds complete splits. RequestError: it does not."""
     paths = [folder / f"{split}.safetensors" for split in SPLITS]
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
@@ -346,7 +346,7 @@ def check_folder(folder: Path) -> None:
 
 
 def cache_folder(dataset: "EllipsoidDatasetConfig") -> Path:
-    """Return the folder below `cache_root` for the data set with these settings; create nothing."""
+    """Return the path, below `cache_root`, of the folder for a data set with these settings; create nothing."""
     name = (
         f"train{dataset.train_shapes}-test{dataset.test_shapes}-surface{dataset.surface_points}"
         f"-volume{dataset.volume_points}-seed{dataset.seed}-v{FORMAT_VERSION}"
@@ -358,8 +358,8 @@ def prepare(folder: Path, dataset: "EllipsoidDatasetConfig", *, workers: int = 1
     """Make the split files that `folder` lacks.
 
     Each file appears complete or not at all. Processes that prepare the same folder at the same time wait for each
-    other, and the later ones find the work done. If no file is missing, nothing is written.
-    workers: most processes to share the work; with 1, or for little work, this process does it.
+    other, and the later processes find the work done. If no file is missing, nothing is written.
+    workers: most processes to share the work; if it is 1, or if there is little work, this process does all of it.
     RequestError: the folder cannot be written, or an existing file was made with other settings or is damaged.
     """
     try:
@@ -369,7 +369,7 @@ def prepare(folder: Path, dataset: "EllipsoidDatasetConfig", *, workers: int = 1
     except OSError as error:
         raise RequestError("ellipsoid-not-written", f"cannot write the ellipsoid data set to {folder}",
                            seen=f"{type(error).__name__}: {error}",
-                           expected="a folder this user can write to, with room for the files",
+                           expected="a folder that this user can write to, with enough disk space",
                            fix="export XDG_CACHE_HOME=/a/folder/you/can/write/to") from error  # fmt: skip
 
 
@@ -401,7 +401,7 @@ def _make(folder: Path, dataset: "EllipsoidDatasetConfig", workers: int, progres
     workers = min(workers, total, 1 + total * sum(points) // POINTS_PER_WORKER)
     blocks: list[tuple[str, range]] = []
     for split, size in missing.items():
-        # Small enough to share out evenly, and to show progress on a slow machine.
+        # Blocks are so small that workers get even shares, and that progress is visible on a slow machine.
         length = max(1, min(16, size // (4 * max(1, workers))))
         blocks += [(split, range(size)[first : first + length]) for first in range(0, size, length)]
     with ExitStack() as files:

@@ -1,6 +1,6 @@
-"""The exact potential flow past a triaxial ellipsoid, on its surface and around it.
+"""Compute the exact potential flow past a triaxial ellipsoid, on its surface and around it.
 
-The ellipsoid is at the origin with its semi-axes along x, y and z (its body frame), in a uniform free stream U. All
+The ellipsoid is at the origin, with its semi-axes along x, y and z (the body frame), in a uniform free stream U. All
 arrays are float64; lengths, speeds and pressures may be in any consistent units.
 
 Notation and formulas: H. Lamb, Hydrodynamics (6th ed., 1932), articles 110-114; the integrals are written as Carlson's
@@ -18,22 +18,22 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 
-# A point on the surface satisfies Σ(x_i/a_i)² = 1 only to rounding; there is no flow further inside.
+# Rounding error of Σ(x_i/a_i)² = 1 for points on the surface; there is no flow at points further inside.
 SURFACE_TOLERANCE = 1e-12
-# Newton's method doubles the correct digits at every step once it is close; a distant start takes a few more steps.
+# Near the root, Newton's method doubles the correct digits at every step; from a distant start it takes a few more.
 MAX_NEWTON_STEPS = 100
-# ε^(1/8): the terms that the series of R_D leaves out are below the rounding of a double.
+# ε^(1/8): within this radius, the terms that the series of R_D leaves out are below the rounding of a double.
 SERIES_RADIUS = np.finfo(np.float64).eps ** (1 / 8)
 
 
 def alpha(semi_axes: ArrayLike) -> Array:
-    """Return the α_i of the module's docstring, shape (3,); they sum to 2, and a sphere's are 2/3 each."""
+    """Return the α_i of the module's docstring, shape (3,). They sum to 2; those of a sphere are 2/3 each."""
     axes = _checked_axes(semi_axes)
     return np.array([_chi_component(axes, np.zeros(()), i) for i in range(3)])
 
 
 def surface_normals(semi_axes: ArrayLike, points: ArrayLike) -> Array:
-    """Return unit outward normals, (..., 3), at points (..., 3) of the surface: along x_i / a_i²."""
+    """Return unit outward normals, (..., 3), at points (..., 3) of the surface; their direction is x_i / a_i²."""
     gradient = np.asarray(points, np.float64) / _checked_axes(semi_axes) ** 2
     return np.asarray(gradient / np.linalg.norm(gradient, axis=-1, keepdims=True))
 
@@ -58,9 +58,9 @@ def ellipsoidal_coordinate(semi_axes: ArrayLike, points: ArrayLike) -> Array:
     """Return λ ≥ 0, the largest root of Σ x_i²/(a_i² + λ) = 1, shape (...), at points (..., 3).
 
     λ identifies the confocal ellipsoid through the point, and is 0 on the surface. Newton's method starts at
-    max(0, r² − a_max²), which is never beyond the root; the left side is convex and falling there, so the iterates rise
-    to the root without overshooting. ValueError: a point is inside the ellipsoid, where the flow's formulas overflow,
-    or is not finite.
+    max(0, r² − a_max²), which is never beyond the root. From there to the root, the sum is convex and falling, so the
+    iterates rise to the root without overshooting it. ValueError: a point is not finite, or is inside the ellipsoid,
+    where the formulas of the flow overflow.
     """
     squares = _checked_axes(semi_axes) ** 2
     points_squared = np.square(np.asarray(points, np.float64))
@@ -76,7 +76,7 @@ def ellipsoidal_coordinate(semi_axes: ArrayLike, points: ArrayLike) -> Array:
         terms = points_squared / (squares + lam[..., None])
         slope = np.sum(terms / (squares + lam[..., None]), axis=-1)
         step = (terms.sum(axis=-1) - 1) / slope
-        # Rounding makes the last steps negative or a few units in the last place; neither is progress.
+        # Because of rounding, the last steps are negative or a few units in the last place; neither is progress.
         moving = step > 4 * np.finfo(np.float64).eps * (lam + squares.min())
         if not moving.any():
             break
@@ -101,13 +101,13 @@ def volume_velocity(semi_axes: ArrayLike, freestream: ArrayLike, points: ArrayLi
     scaled = points / shifted
     gradient = 2 * scaled / np.sum(scaled**2, axis=-1, keepdims=True)
     velocity: Array = stream + gradient * ((points * chi_slope) @ ratio)[..., None]
-    for i in np.flatnonzero(stream):  # R_D is expensive; a zero component needs none
+    for i in np.flatnonzero(stream):  # R_D is expensive, and zero components do not need it
         velocity[..., i] += ratio[i] * _chi_component(axes, lam, int(i))
     return velocity
 
 
 def half_area(semi_axes: ArrayLike) -> float:
-    """Return the area of the curved surface of half an ellipsoid: 2π a₁a₂a₃ R_G(a₁⁻², a₂⁻², a₃⁻²) (Carlson)."""
+    """Return the area of the curved surface of half an ellipsoid, 2π a₁a₂a₃ R_G(a₁⁻², a₂⁻², a₃⁻²) (Carlson)."""
     axes = _checked_axes(semi_axes)
     from scipy.special import elliprg
 
@@ -115,14 +115,14 @@ def half_area(semi_axes: ArrayLike) -> float:
 
 
 def half_force_coefficients(semi_axes: ArrayLike, freestream: ArrayLike) -> Array:
-    """Return the force (3,) on the upper half (y > 0) of the ellipsoid, over ½ρ|U|² and the planform π a_x a_z.
+    """Return the force (3,) on the upper half (y > 0) of the ellipsoid, divided by ½ρ|U|² and the planform π a_x a_z.
 
-    The half stands on the ground plane y = 0, which mirror symmetry makes exact if the stream has no y-part. On its
-    flat underside Cp is taken as 0, as if the air under the car were at ambient pressure, so the force is −∫ Cp n dA
-    over the curved surface alone. With the surface written as x = A s, s on the unit sphere, n dA = a₁a₂a₃ A⁻¹s dΩ,
-    which makes the integrand smooth: Gauss-Legendre in s_y and the trapezoid rule in the azimuth converge
-    exponentially. Drag and side force vanish by symmetry; the nodes have the same symmetry, so only rounding errors
-    remain. A hemisphere has 11/16 in y.
+    The half stands on the ground plane y = 0; by mirror symmetry, the flow there is exact if the stream has no y-part.
+    On its flat underside Cp is set to 0, as if the air under the car were at ambient pressure, so the force is
+    −∫ Cp n dA over the curved surface alone. If the surface is written as x = A s, with s on the unit sphere, then
+    n dA = a₁a₂a₃ A⁻¹s dΩ. This makes the integrand smooth: Gauss-Legendre in s_y and the trapezoid rule in the azimuth
+    converge exponentially. Drag and side force vanish by symmetry; the nodes have the same symmetry, so only rounding
+    errors remain. The y component of a hemisphere is 11/16.
     """
     axes, stream = _checked_axes(semi_axes), _along_the_ground(freestream)
     directions, weights = hemisphere_rule(64, 128)
@@ -132,11 +132,11 @@ def half_force_coefficients(semi_axes: ArrayLike, freestream: ArrayLike) -> Arra
 
 
 def half_yawing_moment(semi_axes: ArrayLike, freestream: ArrayLike) -> float:
-    """Return the moment about y of the pressure on the upper half (y > 0) of the ellipsoid, over ½ρ|U|²; a volume.
+    """Return the pressure's moment about y on the upper half (y > 0) of the ellipsoid, divided by ½ρ|U|²: a volume.
 
     It is half of Munk's moment of the whole ellipsoid, ρ V (k_z − k_x) U_x U_z with V = 4/3 π a₁a₂a₃ and the
     coefficients of added mass k_i = α_i/(2 − α_i) (Lamb, articles 114 and 124; M. M. Munk, NACA Report 184, 1924),
-    because mirror symmetry in y = 0 gives both halves the same moment. It is 0 without yaw. The moments about x and z
+    because by mirror symmetry in y = 0 both halves have the same moment. It is 0 without yaw. The moments about x and z
     are always 0, because the pressure is the same at (x, y, z) and (−x, y, −z).
     """
     axes, stream = _checked_axes(semi_axes), _along_the_ground(freestream)
@@ -149,8 +149,8 @@ def half_yawing_moment(semi_axes: ArrayLike, freestream: ArrayLike) -> float:
 def hemisphere_rule(polar: int, azimuth: int) -> tuple[Array, Array]:
     """Return directions (polar·azimuth, 3) of the hemisphere y > 0, and their solid angles, which sum to 2π.
 
-    They are Gauss-Legendre nodes in y ∈ (0, 1) times equally spaced azimuths about y: if `azimuth` is even, (x, y, z)
-    and (−x, y, −z) are both nodes.
+    They combine Gauss-Legendre nodes in y ∈ (0, 1) with equally spaced azimuths about y. If `azimuth` is even, both
+    (x, y, z) and (−x, y, −z) are among the nodes.
     """
     nodes, node_weights = np.polynomial.legendre.leggauss(polar)
     heights, angles = np.meshgrid((nodes + 1) / 2, 2 * np.pi * np.arange(azimuth) / azimuth, indexing="ij")
@@ -170,12 +170,12 @@ def _chi_component(axes: Array, lam: Array, i: int) -> Array:
 def carlson_rd(x: Array, y: Array, z: Array) -> Array:
     """Return R_D(x, y, z) for positive arrays of one shape, by Carlson's duplication and the series of DLMF 19.36.2.
 
-    scipy.special has it too, but takes 0.8 s to import, at the first sample of every rank.
+    scipy.special has R_D too, but its import would take 0.8 s at the first sample of every rank.
     """
     start, mean = (x, y), (x + y + 3 * z) / 5
     spread = np.maximum(np.maximum(abs(mean - x), abs(mean - y)), abs(mean - z))
     at_start, total, scale = mean, np.zeros_like(mean), 1.0
-    # The first term that the series leaves out is of the eighth order.
+    # The first term that the series leaves out is of eighth order.
     while (scale * spread > SERIES_RADIUS * mean).any():
         roots = np.sqrt(x), np.sqrt(y), np.sqrt(z)
         shift = roots[0] * roots[1] + roots[0] * roots[2] + roots[1] * roots[2]
@@ -201,7 +201,7 @@ def _checked_axes(semi_axes: ArrayLike) -> Array:
 
 
 def _along_the_ground(freestream: ArrayLike) -> Array:
-    """Return the free stream (3,) past half an ellipsoid as an array. ValueError: it has a y-part."""
+    """Return the free stream past half an ellipsoid as an array (3,). ValueError: the stream has a y-part."""
     stream = np.asarray(freestream, np.float64)
     if stream[1] != 0:
         raise ValueError(f"the stream must run along the ground: its y-part is {stream[1]}, not 0")

@@ -1,4 +1,4 @@
-"""The ShapeNet-Car data set: prepared cases with the published splits, order and statistics."""
+"""Make, check and open the ShapeNet-Car data set, with the published splits, order and statistics."""
 
 import hashlib
 from collections import Counter
@@ -24,16 +24,16 @@ RAW_SURFACE_POINTS = 3682
 SURFACE_POINTS = SHAPENET_CAR_SURFACE_POINTS
 MOST_VOLUME_POINTS = 28504
 MOST_MISFIT = 0.1
-"""Largest misfit of the two files' pressures, relative to their spread: far above rounding, far below reordering."""
+"""Largest misfit of both files' pressures, relative to their spread; rounding gives far less, reordering far more."""
 PUBLISHED_STATISTICS = {
     "surface_pressure": ((-36.4098,), (48.6757,)),
     "volume_velocity": ((0.00293915, -0.0230546, 17.546032), (1.361689, 1.267649, 5.850353)),
     "volume_sdf": ((0.374222,), (0.178948,)),
 }
-"""Mean and standard deviation per channel of the public recipe, over the training split of param0 (789 cars)."""
+"""Mean and standard deviation of each channel in the public recipe, over the training split of param0 (789 cars)."""
 FORMAT_VERSION = 1  # increase it when the same files give a different case
 FOLDER_COUNTS = (100, 99, 97, 100, 100, 96, 100, 98, 99)
-"""Numbers of cars in param0 to param8, without the excluded cars: 889 in all."""
+"""Numbers of cars in the folders param0 to param8, without the excluded cars: 889 in all."""
 ALL_CARS = sum(FOLDER_COUNTS)
 EXCLUDED = {
     "854bb96a96a4d1b338acbabdc1252e2f",
@@ -41,7 +41,7 @@ EXCLUDED = {
     "9ec13da6190ab1a3dd141480e2c154d3",
     "c5079a5b8d59220bc3fb0d224baae2a",
 }
-"""Cars of the archive without a surface, which the published figures leave out."""
+"""Cars in the archive that have no surface; the published figures leave them out."""
 PUBLISHED = {
     "surface_points": (SURFACE_POINTS, 3),
     "surface_normals": (SURFACE_POINTS, 3),
@@ -51,17 +51,17 @@ PUBLISHED = {
     "volume_normals": (-1, 3),
     "volume_sdf": (-1,),
 }
-"""Shapes of a car's seven published arrays, by key; −1: the car's number of volume points."""
+"""Shapes of a car's seven published arrays, by key; −1 is the car's number of volume points."""
 
 
 def make_car(car: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a car, read from the folder of its three files.
+    """Read a car's three files from its folder, and return the car's arrays.
 
-    surface_points (3586, 3) m, surface_normals (3586, 3) outward, surface_pressure (3586,) Pa, volume_points (Nv, 3) m,
-    volume_velocity (Nv, 3) m/s, volume_sdf (Nv,) m, the unsigned distance to the nearest of the 3682 points of the
-    surface file, volume_normals (Nv, 3), the unit direction from that point: the seven published arrays. Noether adds
-    surface_area (3586,) m² and surface_quads (F, 4) int32, reference_area (1,) m², the frontal area, pressure_force
-    (3,) N and pressure_moment (3,) N·m about the origin, of the true pressure on the mesh. Floating-point arrays are
+    The seven published arrays: surface_points (3586, 3) m, surface_normals (3586, 3) outward, surface_pressure (3586,)
+    Pa, volume_points (Nv, 3) m, volume_velocity (Nv, 3) m/s, volume_sdf (Nv,) m, the unsigned distance to the nearest
+    of the surface file's 3682 points, volume_normals (Nv, 3), the unit direction from that point. Noether adds
+    surface_area (3586,) m², surface_quads (F, 4) int32, reference_area (1,) m², the frontal area, and pressure_force
+    (3,) N and pressure_moment (3,) N·m about the origin, from the true pressure on the mesh. Floating-point arrays are
     float32. RequestError: a file is missing, unreadable, or does not fit the other files; the error names the file.
     """
     surface, volume, pressure, used = _read_raw(car)
@@ -71,17 +71,17 @@ def make_car(car: Path) -> dict[str, np.ndarray]:
     quads = np.searchsorted(used, quads)
 
     velocity = _velocity(car, volume.values, len(volume.points))
-    # Coordinates are the same text in both files; the published recipe compares them as float32 too. Adding 0 turns
-    # -0.0, which has other bytes, into 0.0.
+    # Points in both files have the same text; the published recipe also compares them as float32. Adding 0 turns -0.0,
+    # whose bytes differ, into 0.0.
     inside = set(map(bytes, surface.points.astype(np.float32) + np.float32(0)))
     outside = np.array([bytes(point) not in inside for point in volume.points.astype(np.float32) + np.float32(0)])
     points = volume.points[outside]
     shared = len(volume.points) - len(points)
     if not 1 <= len(points) <= MOST_VOLUME_POINTS or shared < SURFACE_POINTS // 2:
         seen = f"{len(volume.points)} points, {shared} of them points of the surface"
-        own = f"beside the surface's own, which are the same numbers as in {SURFACE}"
+        own = f"besides the surface's points, which have the same coordinates as in {SURFACE}"
         raise _refusal(car / VOLUME, seen, f"1 to {MOST_VOLUME_POINTS} {own}")
-    from scipy.spatial import cKDTree  # Here: every rank imports this file, and few read raw data.
+    from scipy.spatial import cKDTree  # imported here because every rank imports this file, but few read raw data
 
     distance, nearest = map(np.asarray, cKDTree(surface.points).query(points))
     arrays = {
@@ -101,7 +101,7 @@ def make_car(car: Path) -> dict[str, np.ndarray]:
 
 
 def _read_raw(car: Path) -> tuple[MeshFile, MeshFile, np.ndarray, np.ndarray]:
-    """Read and check a car's files; return surface, volume, pressure, and the indices of points used by a quad."""
+    """Read and check a car's files; return surface, volume, pressure, and the indices of points that quads use."""
     surface, volume = (read_part(car / name) for name in (SURFACE, VOLUME))
     pressure = np.asarray(read_array(car / PRESSURE), np.float64).squeeze()
     if len(surface.points) != RAW_SURFACE_POINTS:
@@ -122,9 +122,9 @@ def _read_raw(car: Path) -> tuple[MeshFile, MeshFile, np.ndarray, np.ndarray]:
 def _check_alignment(car: Path, values: dict[str, np.ndarray], pressure: np.ndarray, used: np.ndarray) -> None:
     """Check that press.npy has the pressures in the order of the surface file, if that file holds pressures too.
 
-    The order goes wrong, not the numbers: dropping the wrong 96 points raised a public reproduction's error from 7 % to
-    69 %. So files written with other digits, or in another unit, fit, and values at points that no quad uses do not
-    matter. If the surface file has several arrays, the most similar one is compared.
+    The usual mistake is a wrong order: because the wrong 96 points were dropped, the error of a public reproduction
+    was 69 % instead of 7 %. So other digits or another unit are accepted, and values at points that no quad uses are
+    ignored. If the surface file has several arrays, the most similar array is compared.
     """
     arrays = {name: np.asarray(array, np.float64).squeeze() for name, array in values.items()}
     misfits = {
@@ -141,7 +141,7 @@ def _check_alignment(car: Path, values: dict[str, np.ndarray], pressure: np.ndar
 
 
 def _misfit(reference: np.ndarray, values: np.ndarray) -> float:
-    """Return the share, 0..1, of the spread of `values` that the best rising line in `reference` leaves unexplained."""
+    """Return the share, 0..1, of the spread of `values` that no rising linear function of `reference` explains."""
     if not np.ptp(values):
         return 1.0
     likeness = max(0.0, float(np.corrcoef(reference, values)[0, 1]))
@@ -158,12 +158,12 @@ def _velocity(car: Path, values: dict[str, np.ndarray], count: int) -> np.ndarra
 
 
 def _refusal(path: Path, seen: str, expected: str) -> RequestError:
-    """Return the error for a file that is missing or broken, or does not fit the other files or the data set."""
+    """Return the error for a file that is missing or broken, or that does not fit the other files or the data set."""
     return RequestError("shapenet-file-unusable", f"{path} cannot be used", seen=seen, expected=expected)
 
 
 class ShapeNetCarDataset(CasesDataset):
-    """Some cars. They are described only by the wind and a reference area: the published models read no more."""
+    """A data set of some cars, described only by the wind and a reference area, as published models read no more."""
 
     def about(self) -> dict[str, Any]:
         """Return the description that `about_data` reads: a car on the ground in a wind along z."""
@@ -171,9 +171,9 @@ class ShapeNetCarDataset(CasesDataset):
 
 
 def check_shapenet_car(root: Path | None, split: str) -> dict[str, Any]:
-    """Check before any worker starts that the folder's cars are complete; return its metadata.
+    """Check, before any worker starts, that the folder's cars are complete; return the folder's metadata.
 
-    RequestError: no folder was given, it was not prepared, a file is missing, or its cars do not have the split.
+    RequestError: no folder was given, it was not prepared, a file is missing, or its cars do not allow the split.
     """
     if root is None:
         raise RequestError(
@@ -185,11 +185,11 @@ def check_shapenet_car(root: Path | None, split: str) -> dict[str, Any]:
         )
     about = read_metadata(root) if (root / DATASET_FILE).is_file() else None
     if about is None or not {"surface_pressure", "volume_velocity"} <= about["fields"].keys():
-        # The published recipe's folder, and folders packed by versions before 2026-11-25, are prepared like archives.
+        # The published recipe's folder, and folders from versions before 2026-11-25, can be prepared like archives.
         source = root if (root / "preprocessed").is_dir() or (root / "param0").is_dir() else "ARCHIVE"
         raise RequestError(
             "no-shapenet-data",
-            f"dataset_root={root} does not hold prepared ShapeNet-Car",
+            f"dataset_root={root} does not hold prepared ShapeNet-Car data",
             seen="no such folder" if not root.is_dir() else f"no {DATASET_FILE}" if about is None else "other cases",
             expected="the folder that `noether data prepare shapenet_car` makes",
             fix=f"noether data prepare shapenet_car {source} FOLDER      (then dataset_root=FOLDER)",
@@ -211,9 +211,9 @@ def open_shapenet_car(root: Path, split: str) -> tuple[ShapeNetCarDataset, Shape
 def split_indices(cases: Sequence[str], split: str) -> tuple[list[int], list[int]]:
     """Return the indices of a published split's training and test cars, for cars in the published order.
 
-    param0: the cars of that folder are the test split. randperm189: the first 189 of torch.randperm(889) with seed 0
-    are (the UPT paper's split, for surface pressure alone; figures on the two splits are not comparable).
-    RequestError: the cars present do not have this split.
+    param0: the test split is the cars in that folder. randperm189: it is the first 189 of torch.randperm(889) with
+    seed 0 (the UPT paper's split, for surface pressure alone). Results on the two splits are not comparable.
+    RequestError: the cars present do not allow this split.
     """
     cars = len(cases)
     if split == "param0":
@@ -230,7 +230,7 @@ def split_indices(cases: Sequence[str], split: str) -> tuple[list[int], list[int
         raise RequestError("split-needs-param-folders",
                            f"the split {split} needs cars in param0 to test on and in param1 to param8 to train on",
                            seen=f"{len(train)} to train on and {len(test)} to test on",
-                           expected="at least 2 and 1")  # fmt: skip
+                           expected="at least 2 to train on and 1 to test on")  # fmt: skip
     return train, test
 
 
@@ -251,7 +251,7 @@ def differing_statistics(arrays: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class CarJob:
-    """A car to make: its name ("param0/1a2b…"), the folder of its files, and the store's folder."""
+    """A car to make: its name ("param0/1a2b…"), the folder with its files, and the folder of the store."""
 
     case: str
     folder: Path
@@ -298,13 +298,13 @@ class CarJob:
 
 
 def car_jobs(root: Path, out: Path) -> list[CarJob]:
-    """Return the cars of a folder, or of its `training_data` or `preprocessed`, in the published recipes' order.
+    """Return the cars in a folder, or in its `training_data` or `preprocessed`, in the published recipes' order.
 
     RequestError: the folder is missing, or has no cars.
     """
     for pattern in ("", "training_data/", "*/training_data/", "preprocessed/"):
         params = sorted(path for path in root.glob(f"{pattern}param[0-8]") if path.is_dir())
-        # Beside the cars, the published folders hold loose files, and some archives macOS's files.
+        # The published folders also hold loose files beside the cars, and some archives hold macOS's own files.
         cars = [car for param in params for car in sorted(param.iterdir()) if car.is_dir()]
         if cars := [car for car in cars if not car.name.startswith(".") and car.name not in EXCLUDED]:
             return [CarJob(f"{car.parent.name}/{car.name}", car, out) for car in cars]
@@ -312,12 +312,12 @@ def car_jobs(root: Path, out: Path) -> list[CarJob]:
         "not-raw-shapenet",
         f"{root} holds no ShapeNet-Car data",
         seen="no cars in param0 to param8" if root.is_dir() else "no such file or folder",
-        expected="the published archive, the folder training_data in it, or a folder preprocessed",
+        expected="the published archive, its folder training_data, or a folder named preprocessed",
     )
 
 
 def param_of(case: str) -> str:
-    """Return the param folder of a car."""
+    """Return the name of a car's param folder."""
     return case.partition("/")[0]
 
 
@@ -327,22 +327,22 @@ def published_order(cases: Iterable[str]) -> list[str]:
 
 
 def split_cars(cases: Sequence[str]) -> dict[str, list[str]]:
-    """Return the split whose test cars are those in param0, with all other cars for training."""
+    """Return the split that tests on the cars in param0 and trains on all other cars."""
     test = [case for case in published_order(cases) if param_of(case) == "param0"]
     return {"train": published_order({*cases} - {*test}), "validation": [], "test": test}
 
 
 def shortfalls(cases: Iterable[str]) -> list[str]:
-    """Describe the differences from the published data set's numbers of cars; [] if all 889 cars are present."""
+    """Describe each param folder whose number of cars differs from the published one; [] if all 889 are present."""
     there = Counter(map(param_of, cases))
     wanted = {f"param{i}": count for i, count in enumerate(FOLDER_COUNTS)}
     return [f"{param} has {there[param]} of {count} cars" for param, count in wanted.items() if there[param] != count]
 
 
 def read_published(folder: Path) -> dict[str, np.ndarray]:
-    """Read the seven float32 tensors that the published recipe makes of a car, with the shapes of PUBLISHED.
+    """Read the seven float32 tensors that the published recipe makes of a car, with the shapes in PUBLISHED.
 
-    RequestError: a file is missing, torn, of another type or shape, or not finite; the error names the file.
+    RequestError: a file is missing or torn, or its tensor has another type or shape or is not finite; it is named.
     """
     arrays = {key: _read_tensor(folder / f"{key}.pt") for key in PUBLISHED}
     volume = arrays["volume_points"].shape[0] if arrays["volume_points"].ndim else 0

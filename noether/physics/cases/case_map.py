@@ -23,7 +23,7 @@ TensorOrder = Literal["vtk", "openfoam", "abaqus"]
 Invariant = Literal["von_mises", "principal"]
 
 COMPONENTS = ("xx", "yy", "zz", "xy", "yz", "xz")
-"""Components of a prepared tensor, in VTK's order (vtkDataSetAttributes, symmetric tensors), as in CalculiX' .frd."""
+"""Components of a prepared tensor in VTK's order (vtkDataSetAttributes, symmetric tensors), also that of .frd files."""
 ORDERS: dict[TensorOrder, tuple[str, ...]] = {
     "vtk": COMPONENTS,
     "openfoam": ("xx", "xy", "xz", "yy", "yz", "zz"),  # SymmTensorTemplate.H
@@ -32,11 +32,11 @@ ORDERS: dict[TensorOrder, tuple[str, ...]] = {
 NAMES: dict[Invariant | None, tuple[str, ...]] = {
     None: COMPONENTS, "von_mises": (), "principal": ("largest", "middle", "smallest")
 }  # fmt: skip
-"""Names of the components of a tensor (None), or of the invariant taken from it."""
+"""Names of the components of a tensor (None), or of an invariant of the tensor."""
 
 
 def as_matrices(values: np.ndarray, order: TensorOrder = "vtk") -> np.ndarray:
-    """Return tensors (n, 6) in a program's order as symmetric matrices (n, 3, 3)."""
+    """Return tensors (n, 6), whose components are in the given order, as symmetric matrices (n, 3, 3)."""
     places = [[ORDERS[order].index(min(a + b, b + a)) for b in "xyz"] for a in "xyz"]
     return np.take(values, places, axis=1)
 
@@ -47,9 +47,9 @@ def as_components(matrices: np.ndarray) -> np.ndarray:
 
 
 def invariant(values: np.ndarray, order: TensorOrder, kind: Invariant) -> np.ndarray:
-    """Return the von Mises equivalent (n, 1), or the principal values (n, 3), largest first, of tensors (n, 6).
+    """Return an invariant of tensors (n, 6): von Mises equivalents (n, 1), or principal values (n, 3), largest first.
 
-    Von Mises: √(3/2 s:s) with the deviator s, in the unit of the tensor.
+    The von Mises equivalent is √(3/2 s:s) with the deviator s, in the unit of the tensor.
     """
     matrices = as_matrices(np.asarray(values, np.float64), order)
     if kind == "principal":
@@ -59,18 +59,18 @@ def invariant(values: np.ndarray, order: TensorOrder, kind: Invariant) -> np.nda
 
 
 CASE, STEP, PIECE = "{case}", "{step}", "{piece}"
-"""Placeholders in a map's paths: a case's name, a step's number, the part that differs between one mesh's pieces."""
+"""Placeholders in a map's paths: a case's name, a step's number, and what differs between the pieces of one mesh."""
 MAPS = resources.files("noether.physics.cases") / "maps"
 DIRECTIONS = {sign + axis: s * np.eye(3)[i] for i, axis in enumerate("xyz") for sign, s in (("+", 1), ("-", -1))}
 RESERVED = ("points", "normals", "area", "cell_volume", "sdf", "part")
-"""Names of a set's own arrays, which its fields may not have."""
+"""Names that noether gives to arrays of a set; no field may have one of them."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*$")
 
 SetKind = Literal["surface", "volume", "points"]
 
 
 def unfit_for_forces(fields: Mapping[str, str], numbers: Mapping[str, str]) -> str:
-    """Say which force field or coefficient number ({name: unit, "" if unstated}) has a wrong unit; "" if none has."""
+    """Describe a force field or number for coefficients with a wrong unit, or return ""; inputs: {name: unit or ""}."""
     known = {**dict.fromkeys(fields, "Pa"), "wind_speed": "m/s", "reference_area": "m²"}
     stated = {name: unit for name, unit in {**numbers, **fields}.items() if unit and unit != known.get(name)}
     return next((f"{name} is in {stated[name]}, not in {unit}" for name, unit in known.items()
@@ -78,14 +78,14 @@ def unfit_for_forces(fields: Mapping[str, str], numbers: Mapping[str, str]) -> s
 
 
 def metres_of(length: str) -> float:
-    """Return the metres in one unit of length. ValueError: `length` is not a unit of length."""
+    """Return the number of metres in the unit `length`. ValueError: `length` is not a unit of length."""
     if (metres := LENGTHS.get(length) or factor(length, "m")) is None:
         raise ValueError(f"length: {length!r} is not a unit of length ({', '.join(LENGTHS)}) or a number of metres")
     return metres
 
 
 class AxesMap(Section):
-    """The files' directions that become noether's axes: x across, y up, z along the wind."""
+    """The directions, in the files, of noether's axes: x is across the wind, y up, z along the wind."""
 
     wind: Literal["+x", "-x", "+y", "-y", "+z", "-z"] = Field(description="Direction in which the air flows.")
     up: Literal["+x", "-x", "+y", "-y", "+z", "-z"] = Field(description="Direction that points up.")
@@ -115,17 +115,17 @@ Step = Literal["last"] | int | AtTime
 
 
 class FieldMap(Section):
-    """One array of a file: its name there, and how its values are converted and scaled."""
+    """One array of a file: its name in the file, and how its values are converted and scaled."""
 
-    array: str = Field(description="Its name in the file.")
-    unit: str = Field("", description="Its unit after scaling.")
+    array: str = Field(description="Name of the array in the file.")
+    unit: str = Field("", description="Unit of the field, after `scale` and `times`.")
     scale: float = Field(1.0, description="A factor; -1 reverses the sign.")
     times: str | None = Field(None, description="A constant or parameter to multiply by, such as density.")
-    components: int | None = Field(None, gt=0, description="Components per point; null: as many as the first case has.")
+    components: int | None = Field(None, gt=0, description="Components per point; null: those of the first case.")
     tensor: TensorOrder | None = Field(None, description="Order of the six components, if they are a symmetric tensor.")
     take: Invariant | None = Field(None, description="Invariant of a tensor: von Mises, or the principal values.")
     period: Period | None = Field(None, description="Range of an angle that wraps around, such as [-180, 180].")
-    scaling: Scaling | None = Field(None, description="Scaling for the model; symmetric_log if values span decades.")
+    scaling: Scaling | None = Field(None, description="Scaling for the model: symmetric_log if values span decades.")
 
     @model_validator(mode="after")
     def _is_one_of_its_kind(self) -> "FieldMap":
@@ -142,16 +142,16 @@ class SetMap(Section):
     """One set of points of a case, and the fields on it."""
 
     file: str = Field(
-        description="Path with {case} for the case's name, * for any characters in a name, {step} for a step's number; "
-        "{piece} in the file's name: files that differ there are pieces of one mesh."
+        description="Path with {case} for the case's name, {step} for a step's number, * for any characters in a name, "
+        "and {piece} for the part of the name in which the files with the pieces of one mesh differ."
     )
     kind: SetKind
-    at: Literal["cells", "points"] = Field("cells", description="Whether data at cell centres or at points are kept.")
-    patches: list[str] = Field([], description="Blocks or patches by name (* allowed); empty: all that fit the kind.")
-    coordinates: list[str] = Field([], description="A CSV's columns of x, y and z; empty: the usual names.")
-    values: str = Field("", description="A table with {case} in its path and a row for each point or cell.")
+    at: Literal["cells", "points"] = Field("cells", description="Whether arrays at cells or at points are read.")
+    patches: list[str] = Field([], description="Names of blocks or patches (* allowed); empty: all blocks of the kind.")
+    coordinates: list[str] = Field([], description="Names of a CSV's columns of x, y and z; empty: the usual names.")
+    values: str = Field("", description="Path, with {case}, of a table with a row of more arrays per point or cell.")
     normals: Literal["outward", "keep", "flip"] = Field("outward", description="Direction of a surface's normals.")
-    distance_to: str | None = Field(None, description="A surface set; each point gets its distance to it.")
+    distance_to: str | None = Field(None, description="A surface set; its distance from each point is added.")
     most_points: int | None = Field(None, gt=0, description="Most points kept per case, chosen at random.")
     fields: dict[str, FieldMap] = Field(default_factory=dict)
 
@@ -164,7 +164,7 @@ class SetMap(Section):
 
 
 class NumberMap(Section):
-    """One number of a case: in the case's own file, or in its row of a table of all cases."""
+    """One number of each case: in a separate file for each case, or in a table with a row for each case."""
 
     file: str | None = Field(None, description="JSON, YAML, CSV, .xlsx or OpenFOAM's .dat (its last row).")
     column: str | None = Field(None, description="The number's name in the file; null: its name in the map.")
@@ -174,18 +174,18 @@ class NumberMap(Section):
 
 
 class SplitMap(Section):
-    """The split into training, validation and test cases: by lists, fractions with a seed, or a table's column."""
+    """The split into training, validation and test cases: by lists, fractions with a seed, or a column of a table."""
 
     test: float | list[str] | str = Field(0.1, description="A fraction, a list of cases, or a file with one per line.")
-    validation: float | list[str] | str = Field(0.1, description="Like test; these cases select the weights.")
+    validation: float | list[str] | str = Field(0.1, description="Like test; these cases select the best checkpoint.")
     seed: int = Field(0, ge=0, description="Seed of the random draw for fractions.")
     file: str | None = Field(None, description="A table (CSV, .xlsx) with a row for each case, for `column`.")
     row: str = Field("case", description="The column of `file` with the cases' names.")
-    column: str | None = Field(None, description="The column of `file` with train, validation or test.")
+    column: str | None = Field(None, description="The column of `file` that holds train, validation or test.")
 
 
 class ForcesMap(Section):
-    """The fields of a surface set that give its forces: pressure in Pa, shear in Pa as the air pulls on the wall."""
+    """The fields of a surface set to integrate to forces: the pressure, and the shear of the air on the wall, in Pa."""
 
     set: str
     pressure: str
@@ -193,12 +193,12 @@ class ForcesMap(Section):
 
 
 class CaseMap(Section):
-    """A whole map. Its names of sets, fields, parameters and outputs are those of the prepared data."""
+    """A whole map. The prepared data have the same names of sets, fields, parameters and outputs."""
 
     reader: Literal["meshes", "shapenet_car"] = Field("meshes", description="shapenet_car: the data set's own reader.")
     axes: AxesMap | None = Field(None, description="null: the files' axes are kept.")
     length: str | float = Field("m", description="Unit of the files' positions, such as mm, or a number of m.")
-    step: Step | Literal["each"] = Field("last", description="last, a number from 0, {time: T}; each: all, as cases.")
+    step: Step | Literal["each"] = Field("last", description="last, a number from 0, {time: T}; each: a case per step.")
     constants: dict[str, float] = Field(default_factory=dict)
     parameters: dict[str, NumberMap] = Field(default_factory=dict)
     outputs: dict[str, NumberMap] = Field(default_factory=dict)
@@ -243,16 +243,16 @@ class CaseMap(Section):
 
     @property
     def metres(self) -> float:
-        """Metres per unit of the files' positions."""
+        """The number of metres in one unit of the files' positions."""
         return metres_of(self.length) if isinstance(self.length, str) else self.length
 
     @property
     def rotation(self) -> np.ndarray:
-        """The matrix (3, 3) from the files' axes to noether's."""
+        """The matrix (3, 3) that rotates a vector from the files' axes into noether's."""
         return self.axes.rotation() if self.axes else np.eye(3)
 
     def component_names(self, field: FieldMap, components: int) -> list[str]:
-        """Return the names of a prepared field's components, by the files' axes; [] if the usual names apply."""
+        """Name a prepared field's components by the axes of the files; return [] if the usual names apply."""
         axes = ["xyz"[axis] for axis in np.abs(self.rotation).argmax(axis=1)]
         if field.tensor:
             turned_to = dict(zip("xyz", axes, strict=True))
@@ -266,9 +266,9 @@ class CaseMap(Section):
 def turned(
     rotation: np.ndarray, factor: float = 1.0, tensor: TensorOrder | None = None
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that rotates vectors (n, 3) and tensors (n, 9) into noether's axes and scales every array.
+    """Return a function that scales arrays, and also rotates vectors (n, 3) and tensors (n, 9) into noether's axes.
 
-    tensor: order of the components of a symmetric tensor (n, 6), which is rotated too and put into VTK's order.
+    tensor: order of components of symmetric tensors (n, 6), if the arrays are such; they are rotated, in VTK's order.
     """
 
     def step(block: np.ndarray) -> np.ndarray:
@@ -289,7 +289,7 @@ def ready_maps() -> list[str]:
 
 
 def map_text(name: str, folders: str = "CASES OUT") -> str:
-    """Return the text of a map file or ready map; an error's fix names `folders`. RequestError: no readable map."""
+    """Return the text of a map file or ready map. RequestError: it cannot be read; the error's fix names `folders`."""
     path = Path(name).expanduser()
     if path.is_file() or path.is_fifo():
         try:
@@ -312,15 +312,15 @@ def map_text(name: str, folders: str = "CASES OUT") -> str:
 
 
 def parse_map(text: str, name: str) -> CaseMap:
-    """Parse a map. RequestError: it is not YAML, or a key does not fit; the error names every wrong key."""
+    """Parse a map. RequestError: the text is not YAML, or keys do not fit; the error names every wrong key."""
     try:
         content: Any = parse_yaml(text, name)
         if isinstance(content, dict) and content.get("sets", {}) is None:
             raise RequestError("map-without-sets", f"{name} has no sets", seen="sets: nothing",
-                               expected="at least one set; a draft has doubtful sets as comments")  # fmt: skip
+                               expected="at least one set; in a draft, doubtful sets are commented out")  # fmt: skip
         return CaseMap.model_validate(content if isinstance(content, dict) else {})
     except ValidationError as error:
         raise RequestError(
-            "map-does-not-fit", f"{name} does not fit", seen="\n".join(refused_keys(error, content or {}, CaseMap)),
-            expected="the keys that `noether data inspect CASES` writes, each with its comment",
+            "map-does-not-fit", f"{name} is not valid", seen="\n".join(refused_keys(error, content or {}, CaseMap)),
+            expected="keys as in the map that `noether data inspect CASES` writes, which explains them",
         ) from None  # fmt: skip

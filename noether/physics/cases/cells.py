@@ -1,4 +1,4 @@
-"""Mesh cells by dimension, from VTK's own table: the kind of set that they make, and the cells that no set takes."""
+"""Sort mesh cells by dimension, from VTK's own table: find the kind of set they form, and the cells in no set."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ POINTS = (LOOSE, UNUSED)
 MOST_NAMED = 8
 GHOST_TYPE, LEFT = "vtkGhostType", "noether:left"
 TRIANGLE, STRIP, POLYGON, QUAD = 5, 6, 7, 9
-"""VTK's cell types of strips and of the faces whose corners are listed in order around them."""
+"""VTK's types for triangle strips, and for faces whose corners are listed in order around the face."""
 FLAT = 1e-14
-"""Largest volume of a flat cell, relative to the cube of its longest side: rounding errors leave this much."""
+"""Largest volume of a cell that counts as flat, relative to the cube of its longest side; allows for rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Block:
     name: str
     whole: Any
     lost: Mapping[str, int]
-    """Counts of the file's contents that are not in the mesh: ghost cells, elements that a reader leaves out."""
+    """Counts of the file's contents that are not in the mesh: ghost cells, and elements that a reader leaves out."""
     _cells: dict[SetKind, Any] = field(default_factory=dict)
 
     @classmethod
@@ -64,7 +64,7 @@ class Block:
 
     @property
     def kind(self) -> SetKind:
-        """The kind of set that the cells of the highest dimension make."""
+        """The kind of set that the cells of the highest dimension form."""
         return KINDS.get(int(self.dimensions.max(initial=0)), "points")
 
     @property
@@ -82,7 +82,7 @@ class Block:
         return self._cells[kind]
 
     def beside(self, kind: SetKind | None) -> dict[str, int]:
-        """Return {what: count} of the block's contents that a set of a kind leaves out; of all if kind is None."""
+        """Count the block's contents that a set of this kind leaves out, {what: count}; kind None: all contents."""
         if kind == "points" or (kind is None and not self.dimensions.size):
             left = {} if kind else {LOOSE: self.whole.n_points}
         else:
@@ -100,7 +100,7 @@ def range_text(values: Sequence[int]) -> str:
 
 
 def in_no_set(cases: Sequence[Mapping[tuple[str, str], int]]) -> str:
-    """Describe what no set takes, as in "7 cells (4 vertices, 3 lines)"; cases: {(what, block): count} of each case."""
+    """Describe cells and points in no set: "7 cells (4 vertices, 3 lines)"; cases: {(what, block): count} per case."""
     keys = dict.fromkeys(key for own in cases for key in own)
     parts = {key: range_text([own.get(key, 0) for own in cases]) for key in keys}
     named = ((what, f"{parts[what, block]} {what}" + (f" of {block}" if block else "")) for what, block in keys)
@@ -114,8 +114,8 @@ def in_no_set(cases: Sequence[Mapping[tuple[str, str], int]]) -> str:
 def polygons(mesh: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the corners of a mesh's faces, concatenated, and the offsets (F + 1,) at which each face begins.
 
-    The nodes on the edges of a curved face become corners, in order around it. Unfit: a corner is not a point of the
-    mesh, or the mesh has strips.
+    If a face is curved, the nodes on its edges become corners, in order around the face. Unfit: a corner is not a point
+    of the mesh, or the mesh has strips.
     """
     is_flat = hasattr(mesh, "n_strips")
     cells, kinds = (mesh.GetPolys(), np.empty(0, np.uint8)) if is_flat else (mesh.GetCells(), mesh.celltypes)
@@ -153,7 +153,7 @@ def _ring(kind: int, size: int) -> list[int]:
 
 
 def flat_cells(mesh: Any, volumes: np.ndarray) -> np.ndarray:
-    """Return the indices of the volume cells without volume; volumes: (n_cells,), one per cell."""
+    """Return the indices of the volume cells whose volume is zero but for rounding; volumes: (n_cells,)."""
     if volumes.min(initial=np.inf) > 1e-9 * volumes.max(initial=0.0):
         return np.empty(0, np.int64)
     cells, points = mesh.GetCells(), np.asarray(mesh.points, np.float64)

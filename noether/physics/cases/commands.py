@@ -38,7 +38,7 @@ from noether.physics.settings import ShapeNetCarDatasetConfig
 FOLDER = ".unpacked"
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, IndexError)
-"""Errors that Python's readers raise on unreadable archives: RuntimeError for passwords, IndexError for no name."""
+"""Errors that Python's readers raise on unreadable archives: RuntimeError if encrypted, IndexError for empty names."""
 
 
 def is_archive(path: Path) -> bool:
@@ -50,8 +50,8 @@ def is_archive(path: Path) -> bool:
 def unpacked(archive: Path, out: Path) -> Iterator[Path]:
     """Yield the folder `OUT/.unpacked` with the archive's files; remove it afterwards if no exception was raised.
 
-    After an interruption the folder remains, and the archive is not unpacked again. Files keep their modification
-    times, by which cases are recognised as up to date. RequestError: the archive cannot be unpacked completely.
+    After an interruption the folder remains, so that the archive need not be unpacked again. Files keep their times of
+    modification, which show whether cases are up to date. RequestError: the archive cannot be unpacked completely.
     """
     folder = out / FOLDER
     with locked(out, f".{FOLDER}.*.partial"):
@@ -70,7 +70,7 @@ def _extract(archive: Path, folder: Path) -> None:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zipped:
                 for entry in zipped.infolist():
-                    path = zipped.extract(entry, folder)  # Paths out of the folder are sanitized.
+                    path = zipped.extract(entry, folder)  # zipfile sanitizes paths that lead out of the folder.
                     changed = time.mktime((*entry.date_time, 0, 0, -1))
                     os.utime(path, (changed, changed))
         else:
@@ -82,13 +82,13 @@ def _extract(archive: Path, folder: Path) -> None:
     except UNREADABLE as error:
         raise RequestError(
             "archive-unreadable", f"{archive} cannot be unpacked", seen=f"{type(error).__name__}: {one_line(error)}",
-            expected="a complete .zip or .tar archive, and room for its files",
-            fix="download the archive again, or give the folder that was unpacked from it",
+            expected="a complete .zip or .tar archive, and enough disk space for its files",
+            fix="download the archive again, or give a folder with the unpacked files",
         ) from error  # fmt: skip
 
 
 def _inside(tar: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
-    """Yield an archive's members, checked as by `filter="data"` (Python 3.11.4 or newer). TarError: one is unsafe."""
+    """Yield an archive's members, with the checks of `filter="data"` (Python 3.11.4). TarError: a member is unsafe."""
     root = os.path.realpath(folder)
     for member in tar:
         place = os.path.realpath(os.path.join(root, member.name))
@@ -105,7 +105,7 @@ SHOWN = 20  # names or reasons shown per list
 
 
 def inspect_here(cases: str, out: str, *, workers: str | None) -> int:
-    """Survey a folder of cases, print what it holds, and write a draft of its map."""
+    """Survey a folder of cases, print the findings, and write a draft of a map."""
     count = _read_workers(workers)
     root, target, console = Path(cases).expanduser(), Path(out).expanduser(), Console(None, speaks=True)
     if target.exists():
@@ -119,7 +119,7 @@ def inspect_here(cases: str, out: str, *, workers: str | None) -> int:
         target.write_text(text)
     except OSError as error:
         raise RequestError(
-            "map-not-written", f"cannot write {target}", seen=str(error), expected="a folder to write to"
+            "map-not-written", f"cannot write {target}", seen=str(error), expected="a folder that can be written to"
         ) from None
     try:
         parse_map(text, out)
@@ -127,7 +127,7 @@ def inspect_here(cases: str, out: str, *, workers: str | None) -> int:
     except RequestError as error:
         then = f"`prepare` would refuse it ({error.seen})"
     if GUESS in text or DOUBT in text:
-        then += ", state in it what the numbers in the file names are"
+        then += ", state in it what the numbers in the file names mean"
     line = shlex.join(["noether", "data", "prepare", cases, "OUT", "--map", out])
     print(f"{target}: a draft of the map; {then}, then: {line}")  # on one line, to copy
     return ExitCode.DONE
@@ -137,14 +137,14 @@ def _say_survey(console: Console, survey: Survey) -> None:
     cases = survey.grouping.cases
     console.say(f"{survey.root}: {len(cases)} cases, from {cases[0]} to {cases[-1]}, {survey.grouping.why}")
     if len(survey.looked_at) < len(cases):
-        console.say(f"{len(survey.looked_at)} of them, spread evenly, were read: together they exceed 4 GB")
+        console.say(f"{len(survey.looked_at)} of them, spread evenly, were read, because together they exceed 4 GB")
     for (template, block), found in survey.blocks.items():
         console.say("", _title(template, block, found), _block_table(found), sep="\n")
     if survey.steps:
         guess = "; a guess: the file names differ in a number" if survey.grouping.steps else ""
         console.say(f"{words_of_steps(survey)}; the last is read, unless the map's `step` says otherwise{guess}")
     for template, (table, at) in survey.values.items():
-        console.say(f"{table}: a row for each of the {at} of {template}; its columns become arrays there")
+        console.say(f"{table}: a row for each of the {at} of {template}; its columns become arrays of that mesh")
     for template, numbers in survey.numbers.items():
         names = list(next(iter(numbers.values()), {}))
         console.say(f"{template}: {len(numbers)} cases with {first_of(names, SHOWN) or 'no numbers'}")
@@ -182,10 +182,10 @@ def _table(title: str | None, *columns: str) -> Table:
 def prepare_here(
     paths: Sequence[str], *, map_name: str | None, workers: str | None, skip_broken: bool, dry_run: bool
 ) -> int:
-    """Prepare a folder of cases by a map, and report which cases were made, kept and broken.
+    """Prepare a folder of cases by a map, and report how many cases were made and kept, and which are broken.
 
     paths: `CASES OUT`, or with the map first, as in `shapenet_car ARCHIVE OUT`. RequestError: there are too few or too
-    many words, no map was given, or the source does not fit it.
+    many paths, no map was given, or the source does not fit the map.
     """
     count = _read_workers(workers)
     source, folder, map_name = _folders_and_map(paths, map_name)
@@ -211,9 +211,9 @@ def prepare_here(
 
 
 def _folders_and_map(paths: Sequence[str], map_name: str | None) -> tuple[Path, Path, str]:
-    """Return the source folder, the folder to make, and the map's name."""
+    """Return the source folder, the folder to make, and the map's name, as given in the command's words."""
     if len(paths) == 3 and map_name is None:
-        # The map comes first, unless exactly one word can be a map: then it is that word.
+        # The map is the only word that can be a map; if no word or several can be, it is the first word.
         maps = [word for word in paths if word in ready_maps() or word.endswith((".yaml", ".yml"))]
         map_name = paths[0] if len(maps) != 1 else maps[0]
         paths = [word for word in paths if word != map_name]
@@ -227,7 +227,7 @@ def _folders_and_map(paths: Sequence[str], map_name: str | None) -> tuple[Path, 
     source, out = paths
     if map_name is None:
         inspect = shlex.join(["noether", "data", "inspect", source])
-        raise RequestError("prepare-needs-a-map", "prepare needs a map, which says what the files hold",
+        raise RequestError("prepare-needs-a-map", "prepare needs a map, which describes the files",
                            seen="no --map",
                            expected="a file written by inspect, or a ready map: " + ", ".join(ready_maps()),
                            fix=f"{inspect} && noether data prepare {shlex.join(paths)} --map cases.yaml")  # fmt: skip
@@ -240,7 +240,7 @@ def _say(console: Console, done: PreparedCases, folder: Path, dataset: str) -> N
     if done.notes:
         console.say(first_of(done.notes, SHOWN, "\n"))
     left_out = [f"left out: {error}" for error in done.broken.values()]
-    _warn_few(console, left_out, f", all named in {folder / DATASET_FILE}")
+    _warn_few(console, left_out, f"; all of them are in {folder / DATASET_FILE}")
     for words in done.warnings:
         console.warn(words)
     uses = {"train": "train on", "validation": "validate with", "test": "test on"}
@@ -280,7 +280,7 @@ def describe_here(config: RunConfig, *, as_json: bool) -> int:
 
 
 def _statistics_notes(config: RunConfig, train: dict[str, Any]) -> list[str]:
-    """Compare ShapeNet-Car's statistics with the published constants of the split param0; [] for other data sets."""
+    """Report how ShapeNet-Car's statistics compare with the published ones of param0; [] for other data sets."""
     if not isinstance(config.dataset, ShapeNetCarDatasetConfig):
         return []
     if config.dataset.split != "param0":
@@ -294,13 +294,13 @@ def _statistics_notes(config: RunConfig, train: dict[str, Any]) -> list[str]:
 
 
 def _read_workers(workers: str | None) -> int:
-    """Return how many processes to use: `workers`, or one per CPU but at most 16. RequestError: not a number."""
+    """Return the number of processes: `workers` if given, else one per CPU, at most 16. RequestError: not a number."""
     few = min(usable_cpus(), 16)
     return few if workers is None else number_of("workers", workers, int, 1, 10**4, f"--workers {few}")
 
 
 def _warn_few(console: Console, lines: list[str], where: str = "") -> None:
-    """Print the first lines as warnings, and the number of the rest."""
+    """Print the first lines as warnings, then the number of remaining lines, if any."""
     for words in lines[:SHOWN]:
         console.warn(words)
     if len(lines) > SHOWN:

@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 DATASET_FILE = "dataset.json"
 AIR_DENSITY = 1.2  # kg/m³
 COARSEST = 5e-5  # coarsest spacing of float32 values, relative to the span of the positions or field
-UNITS = {"points": "m", "sdf": "m", "area": "m²", "cell_volume": "m³"}  # of a set's own arrays
+UNITS = {"points": "m", "sdf": "m", "area": "m²", "cell_volume": "m³"}  # units of the arrays that are not fields
 WIND_ALONG_Z = {"across": "x", "up": "y", "wind": "z"}
 
 
 def gather(about: CaseMap, map_text: str, cases: Mapping[str, Any], splits: dict[str, list[str]]) -> dict[str, Any]:
     """Return the contents of `dataset.json`, gathered from the cases' files.
 
-    Its keys: axes ({across, up, wind}, or null if the map names none), sets ({name: kind, at, points [fewest, most],
-    parts, low, high}: the box of the positions in m), fields ({key in a sample: set, components, unit, low, high}),
-    features (the sets' other arrays, described alike), parameters and outputs ({name: unit, low, high, constant}),
-    forces (the names of the integrated forces), splits, cases ({name: parameters, outputs, forces, points of each set,
-    files: size and sha256 of each}), map. `write_metadata` adds sha256, the digest of the rest. RequestError: cases
-    differ in their arrays, in an array's components, or in their numbers.
+    Keys: axes ({across, up, wind}, or null if the map names no axes), sets ({name: kind, at, points [fewest, most],
+    parts, low, high}; low and high span the positions in m), fields ({key in a sample: set, components, unit, low,
+    high}), features (the sets' other arrays, with the same entries), parameters and outputs ({name: unit, low, high,
+    constant}), forces (names of the integrated forces), splits, cases ({name: parameters, outputs, forces, points of
+    each set, files: size and sha256 of each}), map. `write_metadata` adds sha256, the digest of all other keys.
+    RequestError: cases differ in their arrays, in an array's number of components, or in their numbers.
     """
     sets: dict[str, Any] = {}
     fields: dict[str, Any] = {}
@@ -69,13 +69,13 @@ def gather(about: CaseMap, map_text: str, cases: Mapping[str, Any], splits: dict
 
 
 def write_metadata(out: Path, metadata: Mapping[str, Any]) -> None:
-    """Write `dataset.json` with its digest, which also identifies the data: it covers the digest of every file."""
+    """Write `dataset.json` with its own digest, which identifies all the data: the file holds every file's digest."""
     whole = {**metadata, "sha256": _digest(metadata)}
     write_whole(out / DATASET_FILE, strict_json(whole, indent=1) + "\n")
 
 
 def read_metadata(out: Path) -> dict[str, Any]:
-    """Read `dataset.json`. RequestError: it is missing, unreadable, of another format version, or damaged."""
+    """Read `dataset.json`. RequestError: the file is missing, unreadable or damaged, or has another format version."""
     path = out / DATASET_FILE
     if not path.is_file():
         raise refuse_missing(out)
@@ -91,7 +91,7 @@ def read_metadata(out: Path) -> dict[str, Any]:
     if version != FORMAT_VERSION:
         raise RequestError("case-format-version", f"{path} has another format version",
                            seen=f"format_version {version}", expected=str(FORMAT_VERSION),
-                           fix="noether data prepare CASES OUT --map cases.yaml      (prepares it again)")  # fmt: skip
+                           fix="noether data prepare CASES OUT --map cases.yaml      (prepares all again)")  # fmt: skip
     recorded = about.pop("sha256", None)
     found = _digest(about)
     if recorded != found:
@@ -106,18 +106,18 @@ def _digest(metadata: Mapping[str, Any]) -> str:
 
 
 def _span(key: str, arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the components and range of one array over all cases; arrays: {case: {key: components, low, high}}."""
+    """Return one array's components and range over all cases; arrays: {case: {key: components, low, high}}."""
     if odd := [case for case, own in arrays.items() if key not in own]:
         raise RequestError("case-lacks-array", f"case {odd[0]} lacks {key}", seen=f"{len(odd)} such cases",
-                           expected="the same in every case")  # fmt: skip
+                           expected="the same arrays in every case")  # fmt: skip
     spans = {case: own[key] for case, own in arrays.items()}
     first, usual = next((case, span["components"]) for case, span in spans.items())
     for case, span in spans.items():
         if span["components"] != usual:
             raise RequestError(
                 "case-components-differ", f"{key} has {span['components']} components in case {case}",
-                seen=f"{usual} in case {first}", expected="the same in every case",
-                fix="components: N in the map's field, with --skip-broken, leaves such cases out",
+                seen=f"{usual} in case {first}", expected="the same number in every case",
+                fix="components: N in the map's field, and --skip-broken, which leaves out cases with another number",
             )  # fmt: skip
     low = np.min([span["low"] for span in spans.values()], axis=0)
     high = np.max([span["high"] for span in spans.values()], axis=0)
@@ -131,7 +131,7 @@ def _numbers(described: Mapping[str, Any], cases: Mapping[str, Any], kind: str) 
         odd = [case for case, one in cases.items() if name not in one[kind]]
         if values and odd:
             raise RequestError("case-lacks-number", f"case {odd[0]} has no {name}", seen=f"{len(odd)} such cases",
-                               expected="the same in every case")  # fmt: skip
+                               expected="the same numbers in every case")  # fmt: skip
         if values:
             low, high = min(values), max(values)
             found[name] = {"unit": own.unit, "low": low, "high": high, "constant": low == high}
@@ -139,7 +139,7 @@ def _numbers(described: Mapping[str, Any], cases: Mapping[str, Any], kind: str) 
 
 
 def implausible(metadata: Mapping[str, Any]) -> list[str]:
-    """Return descriptions of the units that look wrong, by the ranges of fields and parameters; [] if none does.
+    """Return warnings about ranges of fields and parameters that suggest a wrong unit, a constant, or lost precision.
 
     A pressure in Pa is compared with the dynamic pressure of the fastest air: their ratio should be of order 1.
     """
@@ -172,7 +172,7 @@ OPEN_FILES = 16_384  # memory maps that a process keeps open: Linux allows 65,53
 
 
 class CasesDataset:
-    """Some cases of a prepared folder. It is pickled as its path, case names and metadata."""
+    """A data set of some of the cases in a prepared folder. It is pickled as its path, case names and metadata."""
 
     points_are_shuffled = True
 
@@ -185,11 +185,11 @@ class CasesDataset:
 
     @property
     def digest(self) -> str:
-        """The digest of `dataset.json`, which identifies all prepared data: it covers the digest of every file."""
+        """The digest of `dataset.json`. It identifies all prepared data, because it covers every file's digest."""
         return str(self.metadata["sha256"])
 
     def __getitem__(self, index: int) -> "dict[str, torch.Tensor]":
-        """Return case `index` as tensors that share the maps' memory: data are read only when used."""
+        """Return case `index` as tensors that share the memory maps: data are read only when used."""
         import torch
 
         case = self.cases[index]
@@ -245,7 +245,7 @@ class CasesDataset:
 
 
 def _map_without_descriptor(path: Path) -> np.ndarray:
-    """Map a file's bytes copy-on-write; NumPy's maps each keep a file descriptor, often limited to 1,024 a process."""
+    """Map a file copy-on-write with torch: NumPy would keep a file descriptor, and a process may have only 1,024."""
     import torch
 
     mapped = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
@@ -255,8 +255,8 @@ def _map_without_descriptor(path: Path) -> np.ndarray:
 def _force_coefficients(files: CaseMap, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Describe the drag and lift coefficients to integrate from the fields; {} if an input is missing.
 
-    They need the map's forces and axes, each case's reference_area and wind_speed, and a constant density. Their truth
-    is the output drag_coefficient or lift_coefficient if there is one, else the integral of the true fields.
+    Inputs: the map's forces and axes, each case's reference_area and wind_speed, and a constant density. The true value
+    is the output drag_coefficient or lift_coefficient if the map has it, else the integral of the true fields.
     """
     forces = files.forces
     needed = {"reference_area", "wind_speed"} <= set(metadata["parameters"]) and "density" in metadata["constants"]
@@ -277,7 +277,7 @@ def _force_coefficients(files: CaseMap, metadata: Mapping[str, Any]) -> dict[str
 
 
 def open_cases(root: Path) -> tuple[CasesDataset, CasesDataset, list[int]]:
-    """Open the training and test splits; return both, and the indices (the last) in the former for validation."""
+    """Open the training and test splits; return both, and the indices of the validation cases, last in the former."""
     about = read_metadata(root)
     splits = about["splits"]
     train = CasesDataset(root, [*splits["train"], *splits["validation"]], about)
@@ -286,13 +286,13 @@ def open_cases(root: Path) -> tuple[CasesDataset, CasesDataset, list[int]]:
 
 
 def check_cases(root: Path) -> dict[str, Any]:
-    """Check before any worker starts that the folder's cases are complete; return its metadata. RequestError if not."""
+    """Check, before workers start, that the folder's cases are complete; return its metadata. RequestError if not."""
     about = read_metadata(root)
     for split, cases in about["splits"].items():
         if not cases and split != "validation":
             raise RequestError(
                 "prepared-split-empty", f"the {split} split of the prepared cases in {root} is empty", seen="0 cases",
-                expected="at least one",
+                expected="at least one case",
                 fix="split: {test: 0.1, validation: 0.1}      (in the map; complete cases are kept)",
             )  # fmt: skip
     check_files(root, about)
@@ -300,12 +300,12 @@ def check_cases(root: Path) -> dict[str, Any]:
 
 
 def check_files(root: Path, about: Mapping[str, Any]) -> None:
-    """Raise RequestError if a file of any case of a split is missing from the folder."""
+    """Raise RequestError if any case of any split lacks one of its files."""
     for split, cases in about["splits"].items():
         for case, name in product(cases, about["sets"]):
             if not (path := set_file(root, case, name)).is_file():
                 raise RequestError(
                     "case-incomplete", f"case {case} of the {split} split is incomplete", seen=f"no {path}",
                     expected="a file for each set",
-                    fix="noether data prepare CASES OUT --map cases.yaml      (makes what is missing)",
+                    fix="noether data prepare CASES OUT --map cases.yaml      (makes the missing files)",
                 )  # fmt: skip

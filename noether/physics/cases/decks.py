@@ -1,7 +1,7 @@
-"""Solver decks and other formats read by meshio, whose counts of nodes and elements are checked against the file.
+"""Read solver decks and other formats with meshio, and check its counts of nodes and elements against the file.
 
-meshio's readers are flat: they ignore Abaqus' parts, instances and systems, and Nastran's coordinate systems. A deck
-in which any of these matters is refused, and the error names the feature.
+meshio's readers are flat: they ignore Abaqus' parts, instances and systems, and Nastran's coordinate systems. If any of
+these features matters in a deck, Unfit is raised, and the message names the feature.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from noether.common.processes import EndedBySignal
 from noether.physics.cases.mesh_files import Unfit
 
 DECKS = (".msh", ".inp", ".bdf", ".nas")
-"""Meshes that solvers read: they are used only if there are no results beside them."""
+"""Suffixes of meshes that solvers read. Such meshes are used only if the folder has no results."""
 MED_STEP = re.compile(r"(.+)\[\d+\] - ([-+.\de]+)$")
-"""The name that meshio gives an array of a .med file, with its step and time."""
+"""The name that meshio gives to an array of a .med file; it includes the array's step and time."""
 GENERATORS = ("SYSTEM", "NGEN", "NFILL", "NCOPY", "NMAP", "ELGEN", "ELCOPY", "PARAMETER", "SUBSTRUCTURE GENERATE")
 """Abaqus' keywords that move or generate nodes and elements without listing them (Abaqus Keywords Guide)."""
 PARAMETER = re.compile(r",\s*(\w+)\s*=\s*([^,]+)")
@@ -31,15 +31,15 @@ KNOWN: tuple[tuple[str, dict[int, tuple[str, int]]], ...] = (
     (r"T[23]D([23])", {2: ("T3D2", 2), 3: ("T3D3", 3)}),
     (r"B[23]([123])", {1: ("B31", 2), 2: ("B32", 3), 3: ("B33", 2)}),
 )  # fmt: skip
-"""Abaqus' types by their number (Abaqus Elements Guide): an equivalent that meshio reads, and its number of nodes."""
+"""Abaqus' types (Abaqus Elements Guide): pattern, {number in it: (an equivalent that meshio reads, its nodes)}."""
 DEEPEST = 5  # levels of files that include files
 
 
 def read_by_meshio(path: Path) -> tuple[Any, dict[str, int]]:
-    """Read a file's mesh with meshio, without its groups; return it, and the counts of elements left out, by type.
+    """Read a file's mesh with meshio, without groups; return the mesh, and the counts of elements left out, by type.
 
-    Raises Unfit: the file has a feature that meshio ignores, or its number of nodes or elements differs from what
-    meshio read. Errors of meshio pass through.
+    Raises Unfit: the file has a feature that meshio ignores, or meshio read another number of nodes or elements than
+    the file has. Errors of meshio pass through.
     """
     import meshio
 
@@ -67,14 +67,14 @@ def read_by_meshio(path: Path) -> tuple[Any, dict[str, int]]:
             raise Unfit(f"{own:,} {what} were read by meshio, but the file has {there:,}")
     if any(mesh.point_data.get("nastran:ref", ())):
         raise Unfit("GRID points in another coordinate system (CP): only the basic system is read")
-    mesh.cell_sets, mesh.point_sets = {}, {}  # groups: in Gmsh's files, not all their numbers are cells
+    mesh.cell_sets, mesh.point_sets = {}, {}  # groups, dropped: in Gmsh's files, not all of their numbers are cells
     return mesh, left
 
 
 class _FlatAbaqus:
-    """An Abaqus deck rewritten for meshio: one block of nodes, then `count` elements. Unfit: it is not flat.
+    """An Abaqus deck rewritten for meshio: one block of nodes, then `count` elements. Unfit: the deck is not flat.
 
-    left: counts of the element types that meshio does not know, such as masses and springs.
+    left: counts of the elements whose type meshio does not know, such as masses and springs, by type.
     """
 
     def __init__(self, path: Path) -> None:
@@ -125,7 +125,7 @@ class _FlatAbaqus:
         number = line.partition(",")[0].strip()
         if self._block == "INSTANCE" and any(float(own) for own in line.split(",") if own.strip()):
             raise Unfit(f"the instance {self._names['INSTANCE'][-1]} is moved or rotated ({line}), which is not read")
-        if self._block == "NODE" and self._scope != ["ASSEMBLY"]:  # its reference points are not part of the mesh
+        if self._block == "NODE" and self._scope != ["ASSEMBLY"]:  # reference points are not part of the mesh
             line = ",".join(line.split(",")[:4])  # a normal may follow
             if self.nodes.setdefault(number, line) != line:
                 raise Unfit(f"two nodes have the number {number}")
@@ -134,7 +134,7 @@ class _FlatAbaqus:
 
 
 def _known_type(kind: str) -> tuple[str, int]:
-    """Return meshio's name of an Abaqus element type, and its number of nodes; ("", 0) if the type is left out."""
+    """Return meshio's name for an Abaqus element type, and its number of nodes; ("", 0) if the type is left out."""
     for pattern, types in KNOWN:
         if found := re.match(pattern, kind):
             if int(found[1]) not in types:
@@ -148,9 +148,9 @@ def _parameters(line: str) -> dict[str, str]:
 
 
 def _lines_of(path: Path, depth: int = 0) -> Iterator[str]:
-    """Yield the lines of an Abaqus deck and the files that it includes, without comments."""
+    """Yield the lines of an Abaqus deck, and of the files that it includes, without comments."""
     if not path.is_file() or depth > DEEPEST:
-        raise Unfit(f"it includes {path.name}, " + ("which includes it" if path.is_file() else "which is not there"))
+        raise Unfit(f"it includes {path.name}, " + ("which includes it" if path.is_file() else "which is missing"))
     begun = ""
     with path.open(errors="replace") as file:
         for own in file:
@@ -166,7 +166,7 @@ def _lines_of(path: Path, depth: int = 0) -> Iterator[str]:
 
 
 def _flat_nastran(path: Path) -> tuple[str, dict[str, int], tuple[int, int]]:
-    """Return a deck for meshio (upper case, with BEGIN BULK), counts of cards left out, and of nodes and elements."""
+    """Return a deck for meshio (upper case, BEGIN BULK), the counts of cards left out, and of nodes and elements."""
     from meshio.nastran._nastran import nastran_to_meshio_type as known
 
     lines = [line.upper() for line in path.read_text(errors="replace").splitlines() if not line.startswith("$")]
@@ -186,7 +186,7 @@ def _flat_nastran(path: Path) -> tuple[str, dict[str, int], tuple[int, int]]:
 def _count_gmsh(path: Path) -> tuple[int | None, int | None]:
     """Return the counts at the head of $Nodes and $Elements, in text or binary files (Gmsh manual, "MSH").
 
-    Raises Unfit: an array does not have one value for each node or element in file order, as meshio assumes.
+    Raises Unfit: an array does not have a value for each node or element, in file order, as meshio assumes.
     """
     content = path.read_bytes()
     found: list[int | None] = []
@@ -215,13 +215,13 @@ def _count_gmsh(path: Path) -> tuple[int | None, int | None]:
 def _tags(section: bytes) -> list[bytes]:
     """Return the tags of the nodes or elements in a text section of values."""
     lines = section.splitlines()
-    for _ in range(3):  # the strings, reals and integers that describe it
+    for _ in range(3):  # skip the strings, reals and integers that describe the section
         lines = lines[int(lines[0]) + 1 :]
     return [line.split(maxsplit=1)[0] for line in lines]
 
 
 def _count_med(path: Path) -> tuple[int, int]:
-    """Return the numbers of nodes and cells in a .med file's only mesh (MED file format: ENS_MAA, NOE, MAI)."""
+    """Return the numbers of nodes and cells of a .med file's only mesh (MED file format: ENS_MAA, NOE, MAI)."""
     import h5py  # type: ignore[import-untyped]
 
     with h5py.File(path) as file:

@@ -1,4 +1,4 @@
-"""Draft a commented map from a survey of a folder of cases; `prepare` takes the draft unchanged or edited."""
+"""Draft a commented map from a survey of a folder of cases; `prepare` accepts the draft, unchanged or edited."""
 
 import json
 import re
@@ -20,38 +20,38 @@ from noether.physics.cases.vocabulary import FLOW_UNITS, Physics, is_length, nam
 BACKGROUND = re.compile(
     r"inlet|outlet|sym|side|top|ground|floor|far|front|back|bottom|roof|domain|empty|wall_?\d*$", re.I
 )
-"""Patches that are rarely the body: a draft leaves them out of its surface set, with a comment."""
+"""Names of patches that are rarely the body: a draft leaves them out of its surface set, and a comment says so."""
 BOOKKEEPING = re.compile(
     r"vtk_.*|(.*_)?((gmsh|medit|nastran|tetgen|avsucd|cell_sets)_.*|(flac3d|su2)_(group|tag))|(.*_)?ids?|numbers?"
     r"|(.*_)?(mat(erial)?|part|elem(ent)?|node|region|cell|point|object|block|entity|fac(e|et)|dim)_?"
     r"(ids?|numbers?|nums?|tags?|types?)"
     r"|(mpi_)?rank|partition|regions|normals|tcoords|texture_coordinates|(str_?)?error|stlsolid_labeling"
 )
-"""Plain names of arrays that hold a format's bookkeeping, such as numbers of nodes, or that only serve display."""
+"""Plain names of arrays that hold a format's bookkeeping, such as node numbers, or that are only for display."""
 LONGEST: dict[Physics, float] = {"flow": 500.0, "solid": 20.0, "heat": 20.0, "unknown": 500.0}
-"""Longest usual model in m, by physics: a longer one is taken to be in mm, unless a name states the unit."""
+"""Longest usual model in m, by physics. A longer model is assumed to be in mm, unless a name states the unit."""
 
 COLDEST = 150.0
-"""In K: if most cases have temperatures below this, they are in °C."""
+"""Coldest usual temperature in K: if most cases have lower values, their temperatures are in °C."""
 ALONG = 0.1
-"""Smallest ratio of mean to largest velocity for a flow with a direction; a circulating flow has none."""
-ROUND_IT = "by their names its surroundings, or without arrays"
+"""Smallest ratio of mean to largest velocity in a flow that has a direction; a circulating flow has no direction."""
+ROUND_IT = "by their names surroundings of the body, or without arrays"
 GUESS = "# A guess: time steps, because the file names differ only in a number. If so, uncomment this line:"
 DOUBT = (
     "# Files whose names differ only in numbers: are they sets, cases, time steps ({step} in the path) or pieces of\n"
     "# one mesh ({piece})? Uncomment what applies."
 )
 _DENSITY = [
-    "constants:            # the same in all cases; a field can be multiplied by one (times: NAME)",
+    "constants:            # the same in all cases; a field can be multiplied by a constant (times: NAME)",
     "  density: 1.225      # kg/m³, of air",
 ]
 FLAT = 1e-6
 """Largest ratio of a box's shortest to its longest side if all points lie in a plane: positions are rounded."""
 EXACT = 1e-4
-"""Relative tolerance: a number this close to a field's extreme or mean, or to another number, is determined by it."""
+"""Relative tolerance within which a number is equal to a field's extreme or mean, or to another number."""
 NOISE = 1e-4
-"""Largest ratio to another component of a result at which a component is the solver's noise around zero: its spread
-cannot be learned, and would weigh as much in the loss as that of any other component."""
+"""A component of a result is the solver's noise around zero if its ratio to another component is smaller than this.
+Noise cannot be learned, but its spread would weigh as much in the loss as the spread of any other component."""
 
 
 @dataclass(frozen=True)
@@ -63,25 +63,25 @@ class _Set:
     patches: list[str]
     fields: dict[str, ArrayFacts]
     others: dict[str, ArrayFacts]
-    """Fields of the same meshes that are only at the other location: at points, or at cells."""
+    """Fields of the same meshes that are only at the other location: at points if `at` is cells, or vice versa."""
     round_it: list[str]
-    """Blocks that are left out: surroundings, by their names, or blocks without arrays."""
+    """Blocks that are left out: surroundings of the body, judging by their names, or blocks without arrays."""
     left: list[str]
     """Arrays of these meshes that are not fields."""
     values: str = ""
-    """The template of the tables with a row for each point or cell; "" if there are none."""
+    """The template of the tables with a row for each point or cell; "" if there are no such tables."""
 
 
 @dataclass(frozen=True)
 class _Meaning:
-    """The physics and the unit of the positions, inferred from all names in a folder."""
+    """The physics and the unit of positions, inferred from all names and sizes in a folder; why: the unit's origin."""
 
     physics: Physics
     length: str
     why: str
 
     def unit(self, array: ArrayFacts) -> tuple[str, str]:
-        """Return an array's unit, and the reason for it in words if it needs one ("" otherwise)."""
+        """Return an array's unit, and words that explain the unit if it is not obvious (otherwise "")."""
         stated = name_and_unit(array.name)[1]
         known = vocabulary.known_field(array.name, array.components, self.physics)
         unit = known.unit if known else ""
@@ -111,7 +111,7 @@ def draft_map(survey: Survey) -> str:
         "# A draft by noether data inspect. Check it, then: noether data prepare CASES OUT --map cases.yaml",
         f"# {len(survey.grouping.cases)} cases, {survey.grouping.why}, {len(survey.looked_at)} of them looked at. "
         f"Physics, by the names of fields and numbers: {meaning.physics}.",
-        "# A unit that no name states is a guess.",
+        "# Units are guesses, unless a name in the files states them.",
         *([f"# Bookkeeping arrays of the formats, never fields: {', '.join(kept)}"] if kept else []),
         *[f"# odd: {words}" for words in survey.odd[:20]],
         "",
@@ -119,11 +119,11 @@ def draft_map(survey: Survey) -> str:
         *_length(survey, sets, meaning),
         *_step(survey),
         *(_DENSITY if is_kinematic and not any(line.startswith("  density:") for line in parameters) else []),
-        "parameters:           # numbers of each case that a model is given",
+        "parameters:           # numbers of each case that are given to a model",
         *(parameters or ["  {}"]),
         "outputs:              # numbers of each case that a model can predict",
         *(outputs or ["  {}"]),
-        "sets:                 # sets of points; every field becomes SET_FIELD of a sample",
+        "sets:                 # sets of points; every field becomes the array SET_FIELD of a sample",
         *([DOUBT] if doubtful else []),
         *[f"# {line}" if own in doubtful else line for own in (*sets, *doubtful)
           for line in _set_lines(own, sets, meaning, "openfoam" if is_openfoam else "vtk", is_kinematic)],
@@ -156,7 +156,7 @@ def _meaning(survey: Survey, is_openfoam: bool) -> _Meaning:
 
 
 def _size(blocks: Iterable[Mapping[str, BlockFacts]]) -> float:
-    """Return the median length over the cases (one may be in another unit) of the largest block."""
+    """Return the length of the largest block: the median over the cases, because one may be in another unit."""
     boxes = [[float(max(np.subtract(own.high, own.low))) for own in cases.values()] for cases in blocks]
     return max((median(sizes) for sizes in boxes if sizes), default=0.0)
 
@@ -174,7 +174,7 @@ def _sets(survey: Survey, physics: Physics) -> list[_Set]:
             wanted = [own for own in wanted if any(facts.arrays for facts in chosen[own].values())] or wanted
             arrays = _common([chosen[name] for name in wanted])
             if kind == "surface" and not arrays and any(other != template for other, _ in survey.blocks):
-                continue  # a bare shape, beside the same shape with fields
+                continue  # a bare shape: another file probably has the same shape with fields
             at_points, at_cells = (_named((array for array in arrays if array.at == place), physics)
                                    for place in ("points", "cells"))  # fmt: skip
             more_vary = _varying(at_points) > _varying(at_cells)
@@ -207,7 +207,7 @@ def _set_name(kind: SetKind, template: str, found: list[_Set]) -> str:
 
 
 def _common(blocks: list[dict[str, BlockFacts]]) -> list[ArrayFacts]:
-    """Return the arrays found in more than half of the blocks of all cases, with their range over all of them."""
+    """Return the arrays found in more than half of the blocks of all cases, with their range over all cases."""
     total = sum(len(cases) for cases in blocks)
     found = []
     for every in arrays_of(blocks).values():
@@ -232,12 +232,12 @@ def _named(arrays: Iterable[ArrayFacts], physics: Physics) -> dict[str, ArrayFac
 
 
 def is_bookkeeping(name: str) -> bool:
-    """Return whether an array is bookkeeping or for display, by its name: such an array is never a field."""
+    """Return whether an array, judging by its name, is bookkeeping or only for display, and so never a field."""
     return BOOKKEEPING.fullmatch(plain_name(name)) is not None
 
 
 def field_name(array: ArrayFacts, physics: Physics) -> str:
-    """Return an array's name in a draft: the usual name of a known field, or its own name made plain."""
+    """Return the name of an array's field in a draft: the usual name if the field is known, else its plain name."""
     if known := vocabulary.known_field(array.name, array.components, physics):
         return known.name
     plain = plain_name(name_and_unit(array.name)[0])
@@ -286,7 +286,7 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
 
 
 def _axes(survey: Survey, sets: list[_Set]) -> list[str]:
-    """Return the lines of the axes. If all points lie in a plane, the wind blows in it, and up is its other axis."""
+    """Return the lines of the axes. If all points are in a plane, the wind and up are the axes of that plane."""
     boxes = [np.subtract(own.high, own.low) for cases in survey.blocks.values() for own in cases.values()]
     plane = [axis for axis in range(3) if any(box[axis] > FLAT * box.max() for box in boxes)]
     others = plane if len(plane) == 2 else [0, 1, 2]
@@ -307,12 +307,12 @@ def _axes(survey: Survey, sets: list[_Set]) -> list[str]:
 def _length(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:
     templates = {own.template for own in sets if own.kind == "surface"} or {own.template for own in sets}
     size = _size(cases for (template, _), cases in survey.blocks.items() if template in templates)
-    words = f"unit of the positions, {meaning.why}: m, mm, cm, in, ft; the usual case is {size:.4g} long"
+    words = f"unit of the positions, {meaning.why}: m, mm, cm, in, ft; the median case is {size:.4g} long"
     return [f"length: {meaning.length:<14}# {words}"]
 
 
 def words_of_steps(survey: Survey) -> str:
-    """Return how many steps each template with several steps has, and their first and last times, in words."""
+    """Describe how many steps each template with several steps has, and the first and last of their times."""
     said = []
     for template, cases in survey.steps.items():
         counts = sorted(map(len, cases.values()))
@@ -343,13 +343,13 @@ def _forces(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:
             shear = ", shear: wall_shear" if "wall_shear" in fields else ""
             numbers = {number_name(number.column): name_and_unit(number.column)[1] for number in numbers_of(survey)}
             unfit = unfit_for_forces({name: meaning.unit(own.fields[name])[0] for name in fields}, numbers)
-            line = f"forces: {{set: {own.name}, pressure: pressure{shear}}}   # the true fields, integrated"
+            line = f"forces: {{set: {own.name}, pressure: pressure{shear}}}   # integrals of the true fields"
             return [f"# {line}: {unfit}; correct its `scale` and `unit`" if unfit else line]
     return []
 
 
 class Number(NamedTuple):
-    """A number of the cases: its name, its values, its file, and the column of case names if that file is a table."""
+    """A number of the cases: name, values {case: value}, file, and the column of case names if the file is a table."""
 
     column: str
     values: Mapping[str, float]
@@ -358,7 +358,7 @@ class Number(NamedTuple):
 
 
 def keys(texts: Mapping[str, object]) -> str:
-    """Return keys with texts, or lists of texts, as the inside of a YAML flow mapping."""
+    """Write keys with texts, or lists of texts, as a YAML flow mapping without its braces."""
     return ", ".join(f"{key}: {json.dumps(text, ensure_ascii=False)}" for key, text in texts.items())
 
 
@@ -371,7 +371,7 @@ def draft_numbers(survey: Survey) -> tuple[list[str], list[str]]:
     numbers = list(numbers_of(survey))
     of_results = {number.file for number in numbers if vocabulary.is_of_results(number.file)}
     if of_results == {number.file for number in numbers}:
-        of_results = set()  # a table of everything
+        of_results = set()  # e.g. a single table with inputs and results: its name tells nothing
     for column, values, file, row in numbers:
         name, unit = number_name(column), name_and_unit(column)[1]
         if not name or not np.isfinite(list(values.values())).all() or seen.get(column) == values:
@@ -394,14 +394,14 @@ def draft_numbers(survey: Survey) -> tuple[list[str], list[str]]:
 
 
 def _negligible_beside(name: str, peaks: Mapping[str, float]) -> str:
-    """Return the component of the same vector beside which this one is noise; "" if there is none."""
+    """Return a component of the same vector that is so large that this component is only noise; "" if there is none."""
     stem, _, axis = name.rpartition("_")
     components = [f"{stem}_{other}" for other in "xyz"] if axis in ("x", "y", "z") else []
     return next((other for other in components if peaks[name] < NOISE * peaks.get(other, 0)), "")
 
 
 def _determined_by(survey: Survey, values: Mapping[str, float], others: Mapping[str, Mapping[str, float]]) -> str:
-    """Name the other number, or the largest, smallest or mean of a field, that a number equals in every case; or ""."""
+    """Name what a number equals in every case: another number, or a field's largest, smallest or mean value; or ""."""
     if len(set(values.values())) < 3:
         return ""
     for name, other in others.items():
@@ -422,7 +422,7 @@ def _determined_by(survey: Survey, values: Mapping[str, float], others: Mapping[
 
 
 def numbers_of(survey: Survey) -> Iterator[Number]:
-    """Yield the numbers of the cases' files that all of these have, and those of the tables."""
+    """Yield the numbers that every case's file has, and the numbers of the tables."""
     for template, cases in survey.numbers.items():
         columns = [column for column in next(iter(cases.values()), {}) if all(column in own for own in cases.values())]
         if template.endswith(".dat"):

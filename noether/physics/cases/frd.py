@@ -1,4 +1,4 @@
-"""CalculiX' results (.frd), in text or binary: nodes, elements, and the fields at nodes of one step.
+"""Read CalculiX' results (.frd), in text or binary: nodes, elements, and the fields at the nodes at one step.
 
 The cgx manual describes the format under "Results-data" (http://www.dhondt.de/cgx_2.22.pdf): 2C holds nodes, 3C
 elements, and each 100C one field at one step.
@@ -22,17 +22,17 @@ ELEMENTS = {
     5: (26, QUADRATIC_WEDGE), 6: (24, [*range(10)]), 7: (5, [*range(3)]), 8: (22, [*range(6)]), 9: (9, [*range(4)]),
     10: (23, [*range(8)]), 11: (3, [*range(2)]), 12: (21, [*range(3)]),
 }  # fmt: skip
-"""{type of element: VTK's cell, the element's nodes in VTK's order}"""
+"""{number of an element type: (VTK's cell type, indices of the element's nodes in VTK's order)}"""
 FLOATS = {2: "<f4", 3: "<f8"}  # number types of the binary formats
 VALUE = re.compile(rb"-?(?:\d\.\d+E[-+]\d\d(?:\d(?!\.))?|nan|inf)", re.IGNORECASE)
-"""A number in %12.5E: it may touch the next one, and is one character wider if its exponent has three digits."""
+"""A number in the format %12.5E. It may touch the next number; a three-digit exponent makes it a character wider."""
 IDENTITY = re.compile(rb"^ -1(.{10})", re.MULTILINE)
 MARK = re.compile(rb"^ -[12]", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One part of the file: nodes (2C), elements (3C), or a field at a step (100C), and the offset of its numbers."""
+    """One part of the file: nodes (2C), elements (3C), or a field at a step (100C). `start` is its numbers' offset."""
 
     kind: str
     count: int
@@ -45,13 +45,13 @@ class _Part:
 
     @property
     def record(self) -> np.dtype[Any]:
-        """The binary record of one node: its number and its values, which in 2C are always in double precision."""
+        """The binary record of one node: its number and its values. In 2C, values always have double precision."""
         floats = FLOATS[3 if self.kind == "2C" else self.form]
         return np.dtype([("node", "<i4"), ("values", floats, (self.components,))])
 
 
 class FrdFile:
-    """A .frd file, indexed by its parts; fields are read only when needed. Raises ValueError: it is incomplete."""
+    """A .frd file, indexed by its parts; fields are read only when needed. Raises ValueError if it is incomplete."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -70,7 +70,7 @@ class FrdFile:
         return [time for _, time in self._steps]
 
     def mesh(self, step: int) -> Any:
-        """Return the mesh (pyvista's UnstructuredGrid) with the nodal fields of one step, an index into `times`."""
+        """Return the mesh (pyvista's UnstructuredGrid) with the nodal fields of a step; `step`: index into `times`."""
         nodes, points = self._rows(self._nodes)
         stream, starts = self._elements
         cells = {ELEMENTS[kind][0]: _places(nodes, stream[np.array(own)[:, None] + 4 + ELEMENTS[kind][1]])
@@ -130,7 +130,7 @@ class FrdFile:
         return end
 
     def _read_elements(self, part: _Part) -> tuple[np.ndarray, dict[int, list[int]]]:
-        """Return all elements' integers (number, type, group, material, nodes), and their offsets there by type."""
+        """Return the elements' integers (number, type, group, material, nodes), and each element's offset, by type."""
         if part.form == 1:
             body = MARK.sub(b"", self._bytes[part.start : self._text_end(part)])
             stream = np.array(body.split(), np.int64)
@@ -147,7 +147,7 @@ class FrdFile:
         return stream[:at], starts
 
     def _rows(self, part: _Part) -> tuple[np.ndarray, np.ndarray]:
-        """Return the node numbers (N,) of a part, and the values in their rows (N, components)."""
+        """Return a part's node numbers (N,), and the values (N, components) at these nodes."""
         if part.form != 1:
             rows = np.frombuffer(self._bytes, part.record, part.count, part.start)
             return rows["node"], rows["values"]
@@ -157,7 +157,7 @@ class FrdFile:
 
 
 def _places(nodes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the indices in `nodes` of the node numbers `wanted`. ValueError: one is missing."""
+    """Return the indices in `nodes` of the node numbers `wanted`. ValueError: a number is missing."""
     order = np.argsort(nodes)
     found = order[np.searchsorted(nodes, wanted, sorter=order).clip(max=len(nodes) - 1)]
     if not np.array_equal(nodes[found], wanted):

@@ -1,4 +1,4 @@
-"""Find the cases of a folder: match paths with {case} in them against its files, and tell their steps."""
+"""Find the cases in a folder and their steps: match its files against paths with {case} and {step}."""
 
 import os
 import re
@@ -19,26 +19,26 @@ from noether.physics.cases.mesh_blocks import PIECES, STEPS, SUFFIXES, chosen, f
 
 NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 Files = dict[str, list[Path]]
-"""The files of each set of a case: one file, or the pieces of one mesh."""
+"""The files of each set of a case, by the set's name: a single file, or the pieces of one mesh."""
 Steps = dict[float | None, list[Path]]
-"""The files of each step of a set, by the number in their names; None: the names have no number."""
+"""The files of each step of a set, by the step's number in the file names; None if the names have no number."""
 
 
 def list_files(root: Path) -> list[str]:
-    """Return every file under the folder, relative to it, sorted; a mesh of OpenFOAM (constant/polyMesh) is one entry.
+    """Return the relative paths of all files under the folder, sorted; an OpenFOAM mesh (polyMesh) is one entry.
 
-    Links to folders are followed: a selection of cases may consist of them. Hidden folders, the folders of failed
-    OpenFOAM cases and processor folders are left out. RequestError: there is no such folder.
+    Links to folders are followed, because a selection of cases may consist of links. Hidden folders, the folder of
+    failed OpenFOAM cases, and processor folders are left out. RequestError: there is no such folder.
     """
     if not root.is_dir():
         folders = [path.name for path in root.parent.iterdir() if path.is_dir()] if root.parent.is_dir() else []
         near = nearest(root.name, folders)
-        listed = f"ls {quote(str(root.parent))}      (shows what is there)"
+        listed = f"ls {quote(str(root.parent))}      (lists the folders there)"
         raise RequestError(
             "cases-root-not-a-folder",
             f"{root} is not a folder",
             seen="a file" if root.exists() else "no such folder",
-            expected="the folder above the cases",
+            expected="the folder that holds the cases",
             fix=f"noether data inspect {quote(str(root.parent / near))}" if near else listed,
         )
     found: list[str] = []
@@ -62,7 +62,7 @@ def list_files(root: Path) -> list[str]:
 
 
 def unlisted(root: Path, files: list[str]) -> list[str]:
-    """Return the files that no other file lists; a .pvtu lists its pieces, a .pvd its steps."""
+    """Return the files that no other file lists; a .pvtu, for example, lists pieces, and a .pvd lists steps."""
     top = root.resolve()
     lists = [top / file for file in files if file.lower().endswith((*PIECES, *STEPS))]
     listed = {os.path.relpath(own, top) for path in lists for own in files_behind(path)[1:]}
@@ -70,10 +70,10 @@ def unlisted(root: Path, files: list[str]) -> list[str]:
 
 
 def pattern_of(template: str) -> re.Pattern[str]:
-    """Compile a template to a pattern over relative paths.
+    """Compile a template to a pattern for relative paths.
 
-    {case} matches the same text everywhere, and {step} the same number; * and {piece} match any characters within a
-    name, **/ any folders.
+    Every {case} in a template matches the same text, and every {step} the same number. * and {piece} match any
+    characters within a name, and **/ matches any folders.
     """
     parts, named = [], {CASE: "(?P<case>[^/]+)", STEP: f"(?P<step>{NUMBER})"}
     path = (os.path.normpath(template) if "**" not in template else template).replace(PIECE, "*")
@@ -89,7 +89,7 @@ def pattern_of(template: str) -> re.Pattern[str]:
 def match_template(template: str, files: Iterable[str]) -> dict[str, dict[float | None, list[str]]]:
     """Return the files that fit a template, {case: {step number: files}}, in the order of the steps.
 
-    Without {case}, all files are under the name ""; without {step}, under None.
+    If the template has no {case}, the only case is ""; if it has no {step}, the only step number is None.
     """
     pattern = pattern_of(template)
     found: dict[str, dict[float | None, list[str]]] = {}
@@ -117,7 +117,7 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Steps]]:
     cases: dict[str, dict[str, Steps]] = {}
     for name, own in about.sets.items():
         if CASE not in own.file:
-            raise RequestError("set-file-names-no-case", f"sets.{name}.file names no case", seen=own.file,
+            raise RequestError("set-file-names-no-case", f"sets.{name}.file has no {{case}}", seen=own.file,
                                expected="a path with {case} in place of the case's name",
                                fix=f"file: '{{case}}/{own.file}'")  # fmt: skip
         matched = match_template(own.file, files) or match_template(own.file, every)
@@ -126,7 +126,7 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Steps]]:
             listed = [paths[0] for paths in matched[case].values()]
             raise RequestError(
                 "step-not-said",
-                f"the files of the set {name} differ in a number, and the map does not state what it means",
+                f"the names of the files of the set {name} differ in a number, whose meaning the map does not state",
                 seen=f"{len(listed)} files in case {case}: {first_of(listed, 3)}",
                 expected="`step`, if they are steps in time; {piece} in the path, if they are pieces of one mesh",
                 fix=f"step: last      (or each, or {{time: T}}; or file: '{own.file.replace(STEP, PIECE)}')",
@@ -139,7 +139,7 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Steps]]:
                         f"several files match the set {name} of case {case}",
                         seen=", ".join(paths[:4]),
                         expected=f"one file that fits {own.file}",
-                        fix="{step} in its path, if the files are steps in time; {piece}, if they are one mesh",
+                        fix="{step} in its path, if the files are steps in time; {piece}, if they are pieces of a mesh",
                     )
             cases.setdefault(case, {})[name] = {
                 step: [root / path for path in sorted(paths, key=natural)] for step, paths in steps.items()
@@ -150,7 +150,7 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Steps]]:
             f"no file in {root} fits the map",
             seen=f"{len(files)} files, like {', '.join(files[:3]) or 'none'}",
             expected=", ".join(dict.fromkeys(own.file for own in about.sets.values())),
-            fix=f"noether data inspect {quote(str(root))}      (writes a map of what is there)",
+            fix=f"noether data inspect {quote(str(root))}      (writes a map that fits these files)",
         )
     return dict(sorted(cases.items(), key=lambda item: natural(item[0])))
 
@@ -158,7 +158,7 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Steps]]:
 def leftovers(files: Iterable[str], taken: AbstractSet[str], cases: Iterable[str]) -> list[str]:
     """Describe the files that are not read: meshes by name, other files by suffix.
 
-    taken: files that are read, and folders that are read completely.
+    taken: files that are read, and folders in which every file is read.
     """
     left = [file for file in files if taken.isdisjoint({file, *map(str, PurePosixPath(file).parents)} - {"."})]
     names, meshes, others = {*cases}, Counter[str](), Counter[str]()
@@ -179,10 +179,10 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def find_cases(root: Path, about: CaseMap, workers: int = 1) -> dict[str, Files]:
-    """Return the files of each set of each case; a set that a case lacks is not among them.
+    """Return the files of each set of each case, {case: {set: files}}, without the sets that a case lacks.
 
-    With `step: each` a case is called RUN@TIME, which `run_of` and `step_of` take apart; a run without steps keeps its
-    name. Files are opened only for `step: each`, by `workers` processes. RequestError as for `files_of_cases`.
+    With `step: each`, a case is called RUN@TIME, which `run_of` and `step_of` split; a run without steps keeps its
+    name. Only `step: each` opens files, in `workers` processes. RequestError as for `files_of_cases`.
     """
     found = files_of_cases(root, about)
     if about.step == "each":
@@ -196,12 +196,12 @@ def find_cases(root: Path, about: CaseMap, workers: int = 1) -> dict[str, Files]
 
 
 def run_of(about: CaseMap, case: str) -> str:
-    """Return the name of a case in files and tables: with `step: each`, its name without the time."""
+    """Return the name by which files and tables know a case: with `step: each`, the case's name without the time."""
     return _run_and_time(about, case)[0]
 
 
 def in_order(about: CaseMap, case: str) -> tuple[list[tuple[int, str]], float, str]:
-    """Return a sort key that puts run_2 before run_10, and a run's steps in order of time."""
+    """Return a sort key that puts run_2 before run_10, and the steps of a run in the order of their times."""
     run, time = _run_and_time(about, case)
     return natural(run), time or 0.0, case
 
@@ -229,7 +229,7 @@ def _case_of_each_step(found: dict[str, dict[str, Steps]], workers: int) -> dict
     for run, sets in found.items():
         steps = {name: _steps(own, inside) for name, own in sets.items()}
         several = [set(own) for own in steps.values() if len(own) > 1]
-        # A set with one step, such as a shape, is the same at every step of the other sets.
+        # A set with a single step, such as a shape, is used at every step of the other sets.
         common = set.intersection(*several) if several else max(map(set, steps.values()), key=len)
         for time in sorted(common, key=float) or [""]:
             cases[f"{run}@{time}" if time else run] = {
@@ -243,5 +243,5 @@ def _steps(own: Steps, inside: dict[Path, list[float] | RequestError]) -> Files:
     if None not in own:
         return {f"{step:.12g}": paths for step, paths in own.items()}
     times = inside[own[None][0]]
-    # A file's error is raised when the file is read.
+    # If a file is unreadable, its error is raised later, when the case is made.
     return {} if isinstance(times, RequestError) else {f"{time:.12g}": own[None] for time in times}

@@ -1,4 +1,4 @@
-"""Make one case: read its files, scale them, rotate them to noether's axes, check, shuffle and write them."""
+"""Make one case: read its files; scale their arrays, rotate them to noether's axes, check, shuffle and write them."""
 
 import hashlib
 import json
@@ -24,27 +24,27 @@ from noether.physics.cases.store import WHOLE, Column, case_folder, whole_folder
 from noether.physics.cases.tables import case_number
 
 SHOWN = 20
-GOES_ON = "--skip-broken      (continues without such cases, and names them)"
+GOES_ON = "--skip-broken      (continues without such cases, and lists them)"
 XML = (".vtp", ".vtu", ".vti", ".vtr", ".vts", ".pvtu", ".pvtp")
-LONGEST = 1_000_000  # bytes of a header, or of the whole file if it has numbers among the names, as text files do
+LONGEST = 1_000_000  # most bytes of a header, or of a whole file whose numbers stand in its header, as in text files
 END, NUMBERS = b"</VTKFile>", b"<AppendedData"
 PLACES = {"CellData": "cells", "PCellData": "cells", "PointData": "points", "PPointData": "points"}
 
 
 def of_case(case: str, error: RequestError) -> RequestError:
-    """Return an error whose summary names the case."""
+    """Return the error with a summary that names the case."""
     return RequestError(**error.parts | {"summary": f"case {case}: {error.summary}"})
 
 
 def skippable(error: RequestError) -> RequestError:
-    """Return an error whose fix also offers to leave such cases out."""
+    """Return the error with a fix that also offers to leave such cases out."""
     return RequestError(**error.parts | {"fix": f"{error.fix}\n{GOES_ON}".lstrip()})
 
 
 def refuse_at_once(problems: Iterable[tuple[str, RequestError]], unknown: Sequence[str]) -> None:
-    """Raise one RequestError for all problems of cases, and for names in the split that are not cases (`unknown`).
+    """Raise one RequestError for all problems of cases and for `unknown`, the names in the split that are not cases.
 
-    problems: (case, error). The error lists the first twenty problems, each with its reason.
+    problems: pairs (case, error). The error lists the first twenty problems, each with its reason.
     """
     found = list({(case, error.summary, error.seen): (case, error) for case, error in problems}.values())
     lines = [f"case {case}: {error.summary} ({error.seen})" for case, error in found[:SHOWN]]
@@ -58,12 +58,12 @@ def refuse_at_once(problems: Iterable[tuple[str, RequestError]], unknown: Sequen
     if found:
         fixes = dict.fromkeys(error.fix for _, error in found if error.fix)
         raise RequestError(found[0][1].code, f"{len(found) + len(unknown)} problems, and nothing was prepared",
-                           seen="\n".join([*lines, *unknown]), expected="everything that the map names in every case",
+                           seen="\n".join([*lines, *unknown]), expected="in every case, everything that the map names",
                            fix="\n".join([*list(fixes)[:3], GOES_ON]))  # fmt: skip
 
 
 def header_problems(path: Path, about: SetMap) -> Iterator[RequestError]:
-    """Yield the errors of a set's file: it is empty or cut short, or lacks arrays of the map."""
+    """Yield the errors in the header of a set's file: the file is empty, cut short, or lacks arrays of the map."""
     try:
         there = read_header(path)
     except RequestError as error:
@@ -77,7 +77,7 @@ def header_problems(path: Path, about: SetMap) -> Iterator[RequestError]:
 
 
 def refusals(check: Callable[[], object]) -> Iterator[RequestError]:
-    """Yield the RequestError that a check raises, if any."""
+    """Run a check; yield the RequestError that it raises, if any."""
     try:
         check()
     except RequestError as error:
@@ -85,9 +85,9 @@ def refusals(check: Callable[[], object]) -> Iterator[RequestError]:
 
 
 def read_header(path: Path) -> Arrays | None:
-    """Return the arrays named in the header of a VTK XML file; None: another format, or too long a header.
+    """Return the arrays named in the header of a VTK XML file; None if it has another format or too long a header.
 
-    RequestError: the file is empty, or an XML file is cut short or has an invalid header.
+    RequestError: the file is empty, or is an XML file that is cut short or has an invalid header.
     """
     try:
         size = path.stat().st_size
@@ -122,7 +122,7 @@ def _arrays(head: bytes) -> Arrays:
     return there
 
 
-LARGEST_BODY = 500.0  # m: a longer body without a stated unit is most likely in millimetres
+LARGEST_BODY = 500.0  # m: if the map states no unit, a longer body is most likely in millimetres
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class CaseJob:
     def fingerprint(self) -> str:
         """Digest of the map, the case's numbers, and its files: when it changes, the case must be made again.
 
-        It covers files' names, sizes and modification times, but not units and scalings: only `dataset.json` has them.
+        It covers files' names, sizes and modification times, but not units and scalings: a case's files hold neither.
         """
         about = self.about.model_dump(mode="json", exclude={"split", "reader"}, exclude_defaults=True)
         described = [*about.get("parameters", {}).values(), *about.get("outputs", {}).values()]
@@ -158,7 +158,7 @@ class CaseJob:
         return digest.hexdigest()
 
     def values(self, name: str) -> Path | None:
-        """Return the path of a set's table of values; None if the map names none."""
+        """Return the path of a set's table of values; None if the map names no table."""
         values = self.about.sets[name].values
         return self.root / values.replace(CASE, run_of(self.about, self.case)) if values else None
 
@@ -225,12 +225,12 @@ class CaseJob:
 
 
 def _left_of_files(left: dict[str, list[dict[tuple[str, str], int]]]) -> list[tuple[str, str, str, int]]:
-    """Return the contents of the files that no set takes, [(path in the map, what, block, count)]."""
+    """Return the contents of the files that are in no set, [(path in the map, what, block, count)]."""
     return [
         (file, what, block, min(own[what, block] for own in each))
         for file, each in left.items()
         for what, block in sorted(set.intersection(*map(set, each)))
-        if what != UNUSED or len(each) == 1  # points that one set leaves out, another may take
+        if what != UNUSED or len(each) == 1  # if several sets share a file, unused points of one may be in another
     ]
 
 
@@ -252,7 +252,7 @@ def refuse_missing_sets(job: CaseJob) -> None:
 
 
 def numbers_of(job: CaseJob) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the parameters and the outputs of a case. RequestError: one is not where the map states."""
+    """Return the parameters and the outputs of a case. RequestError: a number is not where the map states."""
     parameters = {name: _number(job, name, own) for name, own in job.about.parameters.items()}
     return parameters, {name: _number(job, name, own) for name, own in job.about.outputs.items()}
 
@@ -264,7 +264,7 @@ def _number(job: CaseJob, name: str, described: NumberMap) -> float:
     if not isinstance(step, AtTime):
         raise RequestError("case-without-steps", f"case {job.case} has no steps in time",
                            seen=", ".join(sorted(str(own[0]) for own in job.files.values())),
-                           expected="with step: each, times that all its sets' files share",
+                           expected="with step: each, times that the files of all sets share",
                            fix="step: last")  # fmt: skip
     return step.time * described.scale
 
@@ -296,12 +296,12 @@ def _as_pair(factor: float, period: Period, block: np.ndarray) -> np.ndarray:
 
 
 def field_factor(described: FieldMap, factors: dict[str, float]) -> float:
-    """Return the factor of a field's array: its scale, times the constant or parameter that it names."""
+    """Return the factor for a field's array: `scale`, times the constant or parameter that `times` names, if any."""
     return described.scale * (factors[described.times] if described.times else 1.0)
 
 
 def _distances(points: Column, name: str, surface: np.ndarray) -> dict[str, Column]:
-    """Return lazy columns: distance (N,) in m to the nearest point of a surface, and unit direction (N, 3) from it."""
+    """Return lazy columns: the distance (N,) in m to a surface's nearest point, the unit direction (N, 3) from it."""
     from scipy.spatial import cKDTree
 
     tree, asked, answer = cKDTree(surface), np.empty(0), (np.empty(0), np.empty(0))
@@ -320,7 +320,7 @@ def _distances(points: Column, name: str, surface: np.ndarray) -> dict[str, Colu
 
 
 def _forces(raw: RawSet, points: np.ndarray, about: CaseMap, factors: dict[str, float]) -> dict[str, list[float]]:
-    """Integrate the true fields to forces (3,) in N and moments (3,) in N·m about the origin, in noether's axes."""
+    """Integrate the true fields; return forces (3,) in N, moments (3,) in N·m about the origin, in noether's axes."""
     assert about.forces is not None
     assert raw.normals is not None
     assert raw.area is not None
@@ -343,5 +343,5 @@ def _check_size(job: CaseJob, name: str, points: np.ndarray) -> None:
     if size > LARGEST_BODY and "length" not in job.about.model_fields_set:
         raise RequestError("size-out-of-range", f"the set {name} in {job.files[name][0]} is {size:.4g} m long",
                            seen="no unit of length in the map, so metres are assumed",
-                           expected=f"a body of at most {LARGEST_BODY:g} m, or its unit",
-                           fix="length: mm      (or length: m, if it is as long as that)")  # fmt: skip
+                           expected=f"a body of at most {LARGEST_BODY:g} m, or its unit in the map",
+                           fix="length: mm      (or length: m, if the body really is that long)")  # fmt: skip

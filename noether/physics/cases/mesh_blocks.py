@@ -30,11 +30,11 @@ from noether.physics.cases.tables import is_cloud, read_cloud
 SHAPES = (".stl", ".obj", ".ply")
 EXODUS, ENSIGHT, XDMF = (".exo", ".ex2", ".e", ".g"), (".case", ".encas"), (".xdmf", ".xmf")
 BARE = (".pvtp", ".pvts", *XDMF)
-"""Formats that VTK reads, but that pyvista does not read or mistakes for a file of steps."""
+"""Formats that VTK reads, but that pyvista either does not read or mistakes for files with steps."""
 PIECES = (".pvtu", ".pvtp", ".pvti", ".pvtr", ".pvts", ".vtm", ".vtpd", *XDMF, *ENSIGHT)
-"""Files that name all the files that they consist of."""
+"""Formats of mesh files that list other files; all listed files are needed."""
 STEPS = (".pvd", ".series")
-"""Files that name a file for each step; some of these may be missing."""
+"""Formats of files that list a file for each step; some listed files may be missing."""
 SUFFIXES = (
     *PIECES, *STEPS, ".vtp", ".vtu", ".vtk", ".vti", ".vtr", ".vts", ".vtkhdf", *EXODUS, *SHAPES, ".cgns", ".foam",
     ".plt", ".tec", *DECKS, ".med", ".frd", ".npz",
@@ -49,7 +49,7 @@ WORDS = re.compile(r'"([^"]*)"|(\S+)')
 OF_PLY = {
     *("x", "y", "z", "nx", "ny", "nz", "red", "green", "blue", "alpha", "u", "v", "s", "t", "texture_u", "texture_v"),
 }
-"""Vertex properties of a .ply that VTK reads."""
+"""Vertex properties of a .ply file that VTK itself reads."""
 TYPES_OF_PLY = {
     "char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4", "float": "f4",
     "double": "f8", "int8": "i1", "uint8": "u1", "int16": "i2", "uint16": "u2", "int32": "i4", "uint32": "u4",
@@ -57,17 +57,17 @@ TYPES_OF_PLY = {
 }  # fmt: skip
 OTHERS = {b"version https://git-lfs": "a pointer of Git LFS (git lfs pull fetches the file)",
           b"<!doctype html": "a web page", b"<html": "a web page"}  # fmt: skip
-"""Other contents found in place of a mesh, by their first bytes."""
+"""Contents that may be in a file in place of a mesh, by their first bytes."""
 SOLIDS = "STLSolidLabeling"
 BY_CONTENT = (".csv", ".dat")
-"""Suffixes of files with meshes or numbers: `is_mesh_inside` tells them apart."""
+"""Suffixes of files that may hold a mesh or only numbers: `is_mesh_inside` finds out which."""
 TECPLOT = (".plt", ".tec", ".dat")
 FIRST_WORDS = (b"TITLE", b"FILETYPE", b"VARIABLES", b"ZONE")
 ZONE_OR_TIME = re.compile(rb"^[ \t]*ZONE\b|\bSOLUTIONTIME[ \t]*=[ \t]*([-+.\dED]+)", re.MULTILINE | re.IGNORECASE)
 
 
 class _Opened(NamedTuple):
-    """The times of a file's steps, and a function that reads its mesh at one of them, given by its index."""
+    """The times of a file's steps, and a function that reads the mesh at a step, given the step's index."""
 
     times: list[float]
     mesh: Callable[[int], Any]
@@ -76,15 +76,15 @@ class _Opened(NamedTuple):
 def read_blocks(
     path: Path, arrays: set[str] | None = None, step: Step = "last", coordinates: Sequence[str] = ()
 ) -> list[Block]:
-    """Read every mesh of a file at a step; arrays: names to read, None for all; coordinates: as in `read_cloud`.
+    """Read every mesh of a file at a step; arrays: names to read (None: all); coordinates: as in `read_cloud`.
 
-    RequestError: the file is missing, of an unknown format, unreadable or without points, or has no such step.
+    RequestError: the file is missing, unreadable, has an unknown format or no points, or has no such step.
     """
     return read_times_and_blocks(path, arrays, step, coordinates)[1]
 
 
 def read_times(path: Path) -> list[float]:
-    """Return the times of a file's steps, in order; [] if it has no times. RequestError as for `read_blocks`."""
+    """Return the times of a file's steps, in order; [] if the file has no times. RequestError as for `read_blocks`."""
     with _refusing(path):
         return _opened(path).times
 
@@ -105,9 +105,9 @@ def read_times_and_blocks(
 
 
 def files_behind(path: Path, depth: int = 4) -> list[Path]:
-    """Return a mesh's files: those of an OpenFOAM case's folder, a list file and the files it names, or the one file.
+    """Return a mesh's files: all in an OpenFOAM case's folder, or a list file and the files it lists, or a single file.
 
-    depth: levels of lists that name lists, as a .vtm.series does.
+    depth: most levels of lists that list other lists, as a .vtm.series does.
     """
     if path.name == openfoam.MESH:  # the fields are in other folders of the case
         return sorted(openfoam.folder_of(path).rglob("*"))
@@ -123,14 +123,14 @@ def _named_in(path: Path) -> list[Path]:
     found: set[Path] = set()
     for kind, rest in OF_ENSIGHT.findall(text):  # [time set] [file set] [array name] file, with * for its step
         words = [quoted or word for quoted, word in WORDS.findall(rest) if word != "change_coords_only"]
-        for name in words[-3:-1] if "complex" in kind.lower() else words[-1:]:  # its last word is a frequency
+        for name in words[-3:-1] if "complex" in kind.lower() else words[-1:]:  # the last complex word is a frequency
             pattern = "*".join(map(escape, re.split(r"\*+", str(path.parent / name))))
             found |= {*map(Path, glob(pattern))} or {path.parent / name}
     return sorted(found)
 
 
 def is_mesh_inside(path: Path) -> bool:
-    """Return whether a file with a suffix of BY_CONTENT is a mesh: a CSV with coordinates, or Tecplot's .dat."""
+    """Return whether a file with a suffix in BY_CONTENT is a mesh: a CSV with coordinates, or a .dat of Tecplot."""
     if (suffix := path.suffix.lower()) != ".dat":
         return suffix == ".csv" and is_cloud(path)
     lines = (line.strip().upper() for line in _head(path, 4096).splitlines())
@@ -138,7 +138,7 @@ def is_mesh_inside(path: Path) -> bool:
 
 
 def chosen(times: Sequence[float | None], step: Step, path: Path | str) -> int:
-    """Return the index of a step among the times; a single one matches any step. RequestError: no such step."""
+    """Return the index of a step among the times; a single time fits any step. RequestError: there is no such step."""
     if step == "last" or len(times) < 2:
         return len(times) - 1
     if isinstance(step, AtTime):
@@ -159,7 +159,7 @@ def chosen(times: Sequence[float | None], step: Step, path: Path | str) -> int:
 
 @contextlib.contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """Raise RequestError if the file is missing or of an unknown format, or if reading it in the context fails."""
+    """Raise RequestError if the file is missing or of an unknown format, or if the code in the context fails on it."""
     if not path.exists() or (path.name != openfoam.MESH and path.suffix.lower() not in (*SUFFIXES, *BY_CONTENT)):
         seen = "no such file" if not path.exists() else f"the suffix {path.suffix!r}"
         raise RequestError("case-file-unreadable", f"{path} cannot be read", seen=seen,
@@ -179,11 +179,11 @@ def _refusing(path: Path) -> Iterator[None]:
 
 
 def unreadable(path: Path, error: BaseException) -> RequestError:
-    """Return the error for an unreadable file, with noether's reason, or the named library's."""
+    """Return the error for an unreadable file, with noether's own reason, or a library's reason and name."""
     suffix = path.suffix.lower()
     is_own = isinstance(error, Unfit) or suffix in (".frd", ".npz", ".csv")
     reader = "" if is_own else "meshio's" if suffix in (*DECKS, ".med") else "VTK's"
-    said = f"{reader} reader of {suffix or 'OpenFOAM'} gives up: " if reader else ""
+    said = f"{reader} reader of {suffix or 'OpenFOAM'} failed: " if reader else ""
     hint = f"open {path.name} in ParaView, and save it as .vtu or .vtp"
     if path.name == openfoam.MESH:
         hint = f"checkMesh -case {quote(str(openfoam.folder_of(path)))}"
@@ -221,12 +221,12 @@ def _opened(path: Path, arrays: set[str] | None = None, coordinates: Sequence[st
 
 
 def _vtk_reader(path: Path) -> Any:
-    """Return VTK's reader of a file, after reading the header. Unfit, ValueError, ParseError: the file is broken."""
+    """Return VTK's reader of a file, with the header read. Unfit, ValueError, ParseError: the file is broken."""
     pyvista, suffix = import_pyvista(), path.suffix.lower()
     if suffix in EXODUS and not _head(path, 4).startswith((b"CDF", b"\x89HDF")):
         raise Unfit("neither netCDF nor HDF5")  # The Exodus library prints a page of errors.
     with raising_what_vtk_says():
-        # VTK finds a case's folder by a file that every case has.
+        # VTK is given an OpenFOAM case's controlDict, by which it finds the folder.
         if path.name == openfoam.MESH:
             if not (control := openfoam.folder_of(path) / "system/controlDict").is_file():
                 raise Unfit("its case has no system/controlDict, by which VTK finds the times")
@@ -252,7 +252,7 @@ def _vtk_reader(path: Path) -> Any:
             reader.reader.SetApplyDisplacements(False)  # otherwise VTK returns deformed positions
         reader.reader.UpdateInformation()
         if suffix in XDMF and _times(reader) and ElementTree.parse(path).find("./Domain/Grid[@Name='mesh'][Topology]"):
-            reader.reader.SetGridStatus("mesh", 0)  # a grid that meshio's and FEniCS' steps refer to
+            reader.reader.SetGridStatus("mesh", 0)  # not a result: the grid to which meshio's and FEniCS' steps refer
             reader.reader.UpdateInformation()
     return reader
 
@@ -278,7 +278,7 @@ def _opened_by_vtk(path: Path, arrays: set[str] | None) -> _Opened:
 
 
 def _opened_by_steps(path: Path, arrays: set[str] | None) -> _Opened:
-    """Open ParaView's list of the files of each step: .pvd (XML) or .series (JSON)."""
+    """Open ParaView's list of the files for each step: .pvd (XML) or .series (JSON)."""
     steps = _files_of_steps(path)
 
     def mesh(place: int) -> Any:
@@ -308,20 +308,20 @@ def _files_of_steps(path: Path) -> dict[float, list[str]]:
 
 
 def results_elsewhere(path: Path) -> str:
-    """Describe results that the last step of a mesh lacks, because they are elsewhere or in earlier steps; or ""."""
+    """Describe results that a mesh's last step lacks, because they are elsewhere or in earlier steps; "" if none."""
     if path.suffix.lower() not in STEPS:
         return openfoam.elsewhere(path)
     with contextlib.suppress(Exception):  # A broken list is reported when it is read.
         counts = {time: len(names) for time, names in _files_of_steps(path).items()}
         full = max(counts, key=lambda time: (counts[time], time))
         if counts[max(counts)] < counts[full]:
-            return (f"the last step lists {counts[max(counts)]} files, an earlier one {counts[full]}: "
+            return (f"the last step lists {counts[max(counts)]} files, an earlier step lists {counts[full]}: "
                     f"step: {{time: {full:g}}}")  # fmt: skip
     return ""
 
 
 def _opened_by_zones(path: Path, zones: list[float | None]) -> _Opened:
-    """Open a Tecplot file whose zones have times: a step has the zones of its time and the zones without a time."""
+    """Open a Tecplot file whose zones have times: a step has the zones with its time, and all zones without a time."""
     times = sorted({time for time in zones if time is not None})
 
     def mesh(place: int) -> Any:
@@ -358,7 +358,7 @@ def _opened_by_meshio(path: Path) -> _Opened:
 
 
 def _by_ply(path: Path) -> Any:
-    """Read a .ply with its vertices' values, which VTK drops (G. Turk, 1994, "The PLY Polygon File Format")."""
+    """Read a .ply file, with the values of vertices that VTK drops (G. Turk, 1994, "The PLY Polygon File Format")."""
     mesh = output_of(import_pyvista().PLYReader(path))
     head = _head(path, 65_536).partition(b"end_header")[0]
     elements: list[tuple[str, int, dict[str, str]]] = []
@@ -388,7 +388,7 @@ def _by_ply(path: Path) -> Any:
 
 
 def _by_solids(path: Path) -> Any:
-    """Read an .stl; each of several solids becomes a block, named as in a text file, else by its number."""
+    """Read an .stl file. If it has several solids, each becomes a block, named as in the file, else by its number."""
     pyvista = import_pyvista()
     reader = pyvista.STLReader(path)
     reader.reader.ScalarTagsOn()
@@ -418,7 +418,7 @@ def _from_arrays(path: Path) -> Any:
         for name, values in arrays.items():
             cloud.point_data[name] = values
     except Exception as error:  # NumPy's and pyvista's parsers raise many types
-        expected = "`points` (N, 3) and arrays with as many rows"
+        expected = "`points` (N, 3), and arrays that also have N rows"
         raise RequestError(
             "case-file-unreadable", f"{path} cannot be read", seen=one_line(error), expected=expected
         ) from None
@@ -445,7 +445,7 @@ def _blocks(mesh: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 
 def _named_apart(meshes: Sequence[tuple[tuple[str, ...], Any]]) -> list[Block]:
-    """Return the blocks by name; blocks of the same name get the names of their parent blocks in front."""
+    """Return the meshes as blocks; if several have the same name, the names of their parent blocks are put in front."""
     own = Counter(names[-1:] for names, _ in meshes)
     blocks: dict[str, Block] = {}
     for names, mesh in meshes:
@@ -456,7 +456,7 @@ def _named_apart(meshes: Sequence[tuple[tuple[str, ...], Any]]) -> list[Block]:
 
 
 def times_of_zones(path: Path) -> list[float | None]:
-    """Return the time of each zone of a file, None for a zone without a time. ValueError: a time is not a number."""
+    """Return each zone's time in a Tecplot file (None: the zone has no time). ValueError: a time is not a number."""
     times: list[float | None] = []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         for found in ZONE_OR_TIME.finditer(text):

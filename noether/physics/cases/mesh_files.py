@@ -1,4 +1,4 @@
-"""Read with VTK and NumPy, raising their messages about broken files rather than printing them."""
+"""Read files with VTK and NumPy; their messages about broken files are raised as errors, not printed."""
 
 import re
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from noether.common.errors import RequestError, one_line
 
 
 class Unfit(ValueError):
-    """A file cannot be used, for a reason in noether's own words rather than a library's."""
+    """A file cannot be used; the message is noether's own, not a library's."""
 
 
 def import_pyvista() -> ModuleType:
-    """Return pyvista, imported only when meshes are read or written. RequestError: it is not installed."""
+    """Import pyvista when a mesh is read or written, and return it. RequestError: pyvista is not installed."""
     try:
         import pyvista
     except ImportError as error:
@@ -25,7 +25,7 @@ def import_pyvista() -> ModuleType:
             "pyvista-not-installed",
             "meshes are read and written through pyvista, which is not installed here",
             seen=str(error),
-            expected="noether with its extra `mesh`",
+            expected="noether, installed with its extra `mesh`",
             fix="pip install pyvista meshio h5py openpyxl      (or, in noether's checkout: pip install '.[mesh]')",
         ) from None
     from vtkmodules.vtkCommonCore import vtkLogger
@@ -36,7 +36,7 @@ def import_pyvista() -> ModuleType:
 
 @contextmanager
 def raising_what_vtk_says() -> Iterator[None]:
-    """Raise ValueError with VTK's error message; VTK itself would print it, and return the part that it could read."""
+    """Raise ValueError if VTK reports an error; VTK itself would print its message and return part of the file."""
     pyvista = import_pyvista()
     with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
         yield
@@ -46,7 +46,7 @@ def raising_what_vtk_says() -> Iterator[None]:
 
 
 def output_of(reader: Any, time: float | None = None) -> Any:
-    """Return the mesh that a pyvista reader reads from its file at a time. Raise ValueError with VTK's message."""
+    """Read a mesh with a pyvista reader, at `time` if given. ValueError: VTK reports an error."""
     with raising_what_vtk_says():
         if time is None:
             reader.reader.Update()
@@ -56,14 +56,14 @@ def output_of(reader: Any, time: float | None = None) -> Any:
 
 
 def to_numpy(array: Any) -> np.ndarray:
-    """Return a VTK array as a NumPy array that shares its memory."""
+    """Return a NumPy array that shares the memory of a VTK array."""
     from vtkmodules.util.numpy_support import vtk_to_numpy
 
     return np.asarray(vtk_to_numpy(array))
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Read the array of a .npy file, without running code. RequestError: it cannot be read."""
+    """Read the array of a .npy file; never run code from the file. RequestError: the file cannot be read."""
     try:
         array = np.load(path, allow_pickle=False)
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":

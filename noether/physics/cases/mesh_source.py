@@ -25,11 +25,11 @@ from noether.physics.cases.surface_mesh import areas_and_normals, looks_inwards,
 from noether.physics.cases.tables import add_values
 
 Arrays = Mapping[str, Mapping[str, int]]
-"""The number of components of each array at `cells` and at `points`."""
+"""The number of components of each array, {"cells" or "points": {array: components}}."""
 
 
 class ShapePart(NamedTuple):
-    """The part of a file that represents a shape: faces, or the points or cells of other meshes, in these blocks.
+    """The part of a file that represents a shape: the faces, or the points or cells of meshes in space, in `patches`.
 
     coordinates: as in `read_cloud`.
     """
@@ -44,11 +44,11 @@ FACES, POINTS = ShapePart(), ShapePart("points")
 
 @dataclass
 class RawSet:
-    """A set of points as in its file: positions (N, 3) and arrays with a row for each, in the file's axes and units.
+    """A set of points as in its file: positions (N, 3), and arrays with a row for each, in the file's axes and units.
 
-    normals (N, 3) are unit vectors, area (N,) and cell_volume (N,) are in the file's length squared and cubed; part
-    (N,) are indices into `parts`. An array that the file lacks is None. left: counts of the contents of the file's
-    blocks that are not in the set, {("faces", block): 12}.
+    normals (N, 3) are unit vectors; area (N,) and cell_volume (N,) are in the file's unit of length, squared and cubed;
+    part (N,) holds indices into `parts`. An array is None if the file lacks it. left: counts of the contents of the
+    file's blocks that are not in the set, such as {("faces", block): 12}.
     """
 
     points: np.ndarray
@@ -63,9 +63,9 @@ class RawSet:
 
 @dataclass(frozen=True)
 class MeshFile:
-    """A shape read from a file: points (N, 3), faces by corners (triangles, quads), arrays with a row per point.
+    """A shape read from a file: points (N, 3), triangles and quads as indices of points, arrays with a row per point.
 
-    When read `at` cells, the points are the cells' centres, without faces.
+    If the shape was read `at` cells, the points are the centres of the cells, and there are no faces.
     """
 
     points: NDArray[np.float64]
@@ -77,17 +77,17 @@ class MeshFile:
 def read_set(
     path: Path, about: SetMap, step: Step = "last", values: Path | None = None, pieces: Sequence[Path] = ()
 ) -> RawSet:
-    """Read one set of a case's points with the fields of the map, at a step.
+    """Read one set of a case's points, with the fields of the map, at a step.
 
-    values: a table of more arrays; pieces: all files to join, `path` first, if the map joins several. RequestError: the
-    file cannot be read, or lacks a patch, an array or a step of the map; the error names the file.
+    values: path of a table of more arrays; pieces: all files to join, including `path`, if the map joins several files.
+    RequestError: the file cannot be read, or lacks a patch, an array or a step of the map; the error names the file.
     """
     wanted = {own.array for own in about.fields.values()}
     every = [block for own in pieces or [path] for block in read_blocks(own, wanted, step, about.coordinates)]
     blocks = [block for block in every if about.kind in ("points", block.kind)]
     if about.patches:
         blocks = [block for block in every if _is_named(block, about.patches)]
-    elif about.kind == "surface" and not blocks:  # the skin of a volume
+    elif about.kind == "surface" and not blocks:  # faces that share a block with volume cells
         blocks = [block for block in every if DIMENSIONS["surface"] in block.dimensions]
     if not blocks:
         names = [f"{block.name or 'one mesh without a name'} ({block.kind})" for block in every]
@@ -118,7 +118,7 @@ def read_set(
 
 
 def _left_of(every: Sequence[Block], taken: Sequence[Block], kind: SetKind) -> dict[tuple[str, str], int]:
-    """Count the contents of every block that a set, made of the taken blocks, leaves out: {(what, block): count}."""
+    """Count the contents of all blocks that are not in a set made of the `taken` blocks: {(what, block): count}."""
     left = Counter[tuple[str, str]]()
     for block in every:
         own = block.beside(kind if block in taken else None)
@@ -150,7 +150,7 @@ def read_mesh_apart(path: Path, part: ShapePart = FACES) -> MeshFile:
 
 
 def main(path: str, result: str, part: str) -> None:
-    """Run the child process of `read_mesh_apart`: pickle the mesh, or the RequestError, to `result`."""
+    """Run in the child process of `read_mesh_apart`: pickle the mesh, or a RequestError, to the file `result`."""
     read: MeshFile | RequestError
     try:
         read = read_part(Path(path), ShapePart(*json.loads(part)))
@@ -160,10 +160,10 @@ def main(path: str, result: str, part: str) -> None:
 
 
 def read_part(path: Path, part: ShapePart = FACES) -> MeshFile:
-    """Read a shape from a mesh of any format, at its last step.
+    """Read a shape from a mesh file of any format, at its last step.
 
-    Faces are triangles and quadrilaterals; faces with more corners become triangles. Arrays that are not numbers, or
-    lack a row for each point, are left out. RequestError: as for `whole_mesh`, or its points or faces are unusable.
+    Faces with more than four corners become triangles. Arrays that do not hold numbers, or do not have a row for each
+    point, are left out. RequestError: as for `whole_mesh`, or the mesh's points or faces are unusable.
     """
     mesh = whole_mesh(path, part)
     if part.at == "cells":
@@ -193,9 +193,9 @@ def _faces(path: Path, mesh: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def whole_mesh(path: Path, part: ShapePart = FACES) -> Any:
-    """Return the mesh of a file of any format at its last step; several blocks that match `part` are joined.
+    """Return the mesh of a file of any format, at its last step; if several blocks match `part`, join them.
 
-    RequestError: as for `read_blocks`, or none of several blocks matches.
+    RequestError: as for `read_blocks`, or the file has several blocks and none matches.
     """
     blocks = read_blocks(path, coordinates=part.coordinates)
     if len(blocks) == 1:
@@ -206,7 +206,7 @@ def whole_mesh(path: Path, part: ShapePart = FACES) -> Any:
         kind = "surface" if part.at == "faces" else "mesh in space"
         raise RequestError(
             "shape-of-several-blocks",
-            f"{path} holds several meshes, and none of the kind or name that the model was trained on",
+            f"{path} holds several meshes, but none has the kind or name that the model was trained on",
             seen=", ".join(block.name for block in blocks),
             expected=" or ".join(part.patches) or f"a {kind}",
             fix=f"rename the block in ParaView, or extract it and save it as .vtu: --mesh {path.stem}.vtu",
@@ -214,19 +214,19 @@ def whole_mesh(path: Path, part: ShapePart = FACES) -> Any:
     if len(wanted) == 1:
         return wanted[0].mesh
     several = import_pyvista().MultiBlock({block.name: block.mesh for block in wanted})
-    return several.combine(merge_points=path.suffix.lower() == ".stl")  # its reader merges a solid's points
+    return several.combine(merge_points=path.suffix.lower() == ".stl")  # as VTK's reader does within each solid
 
 
 def _is_named(block: Block, patches: Iterable[str]) -> bool:
-    """Return whether a pattern (* matches anything) fits the block's name, or the last part of that name."""
+    """Return whether any of the patterns (* matches anything) fits the block's name, or the last part of it."""
     own = {block.name, block.name.rpartition("/")[2]}
     return any(name == pattern or fnmatch(name, pattern) for pattern in patches for name in own)
 
 
 def refuse_array(path: Path, name: str, own: FieldMap, at: str, there: Arrays, block: str = "") -> None:
-    """Raise RequestError if the file lacks a field's array, or has it with another number of components.
+    """Raise RequestError if the file lacks a field's array, or if the array has another number of components.
 
-    there: the file's {location: {array: components}}.
+    there: the file's arrays, {location: {array: components}}.
     """
     other = "points" if at == "cells" else "cells"
     if own.array not in there[at]:
@@ -242,7 +242,7 @@ def refuse_array(path: Path, name: str, own: FieldMap, at: str, there: Arrays, b
     if components and there[at][own.array] != components:
         raise RequestError("array-components", f"{own.array} in {path} has {there[at][own.array]} components",
                            seen=f"{there[at][own.array]} at {at}",
-                           expected=f"{components}" + (", of a symmetric tensor" if own.tensor else ""))  # fmt: skip
+                           expected=f"{components}" + (", as in a symmetric tensor" if own.tensor else ""))  # fmt: skip
 
 
 def _values(path: Path, block: str, mesh: Any, about: SetMap, at: str, count: int) -> dict[str, np.ndarray]:
@@ -285,7 +285,7 @@ def _polygons(path: Path, mesh: Any) -> tuple[np.ndarray, np.ndarray]:
         return polygons(mesh)
     except Unfit as error:
         raise RequestError("faces-unusable", f"{path} has faces that cannot be used", seen=str(error),
-                           fix="Triangulate and Clean, in ParaView") from None  # fmt: skip
+                           fix="apply Triangulate and Clean in ParaView") from None  # fmt: skip
 
 
 def _point_set(path: Path, block: Block, about: SetMap) -> RawSet:

@@ -1,7 +1,7 @@
-"""The folder of an OpenFOAM case: its meshes, its times with results, and results in other folders.
+"""Find the meshes in an OpenFOAM case's folder, the times with results, and results in other folders.
 
-constant/polyMesh is the mesh of a case, constant/REGION/polyMesh that of a region; processor0, processor1, … hold the
-parts of a decomposed case (OpenFOAM User Guide, "Running applications in parallel").
+constant/polyMesh is a case's mesh, or constant/REGION/polyMesh the mesh of each region; processor0, processor1, … hold
+the parts of a decomposed case (OpenFOAM User Guide, "Running applications in parallel").
 """
 
 import re
@@ -13,7 +13,7 @@ TIME, PROCESSOR = re.compile(r"\d+(\.\d+)?(e[-+]?\d+)?$"), re.compile(r"processo
 
 
 def folder_of(mesh: Path) -> Path:
-    """Return the folder of a mesh's case."""
+    """Return the folder of the case to which a mesh belongs."""
     return mesh.parents[2 if is_region(mesh) else 1]
 
 
@@ -23,20 +23,20 @@ def is_region(mesh: Path) -> bool:
 
 
 def meshes_in(folder: Path) -> list[Path]:
-    """Return the meshes in a case's `constant`; for a decomposed case without any, the mesh's future path."""
+    """Return the meshes in a case's `constant`; if a decomposed case has no mesh there, the path of its future mesh."""
     constant = folder / "constant"
     found = sorted(path for path in (constant / MESH, *constant.glob(f"*/{MESH}")) if path.is_dir())
     return found or ([constant / MESH] if _processors(folder) else [])
 
 
 def line_for(mesh: Path) -> str:
-    """Return the command that makes a decomposed case readable; "" if the case is not decomposed."""
+    """Return the command that makes the mesh of a decomposed case readable; "" if the case is not decomposed."""
     folder = folder_of(mesh) if mesh.name == MESH else mesh
     return f"reconstructParMesh -constant -case {quote(str(folder))}" if _processors(folder) else ""
 
 
 def elsewhere(mesh: Path) -> str:
-    """Describe results in processor folders newer than the last time read, or fields that this time lacks; or ""."""
+    """Describe results newer than the case's last time (in processor folders), or older if that has none; or ""."""
     if mesh.name != MESH:
         return ""
     folder, region = folder_of(mesh), mesh.parent.name if is_region(mesh) else ""
@@ -47,7 +47,7 @@ def elsewhere(mesh: Path) -> str:
                 "reconstructPar -newTimes, in the folder of the case")  # fmt: skip
     filled = (time for time in sorted(times, reverse=True) if any(map(Path.is_file, (times[time] / region).glob("*"))))
     if (time := next(filled, last)) != last:
-        return f"its last time, {last:g}, has no fields, and {time:g} has: step: {{time: {time:g}}}"
+        return f"its last time, {last:g}, has no fields, but {time:g} has: step: {{time: {time:g}}}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Prepare a folder of cases into the store: in parallel, each case complete or absent; up-to-date cases are kept."""
+"""Prepare a folder of cases into the store in parallel, each case completely or not at all; keep up-to-date cases."""
 
 import hashlib
 import json
@@ -47,7 +47,7 @@ class Claims:
     map_digest: str
     _held: dict[str, Path] = field(default_factory=dict)
     _watched: dict[tuple[Path, int], float] = field(default_factory=dict)
-    """When each claim of another process was first seen with its current modification time."""
+    """When each other process's claim was first seen with its present modification time: {(path, that time): when}."""
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:
@@ -59,7 +59,7 @@ class Claims:
         self._ended.set()
         for case in list(self._held):
             self.release(case)
-        for path in (self.out / FOLDER).iterdir():  # left by processes that died after completing their cases
+        for path in (self.out / FOLDER).iterdir():  # claims of processes that died after they had completed their cases
             if _is_gone(_content(path)):
                 path.unlink(missing_ok=True)
 
@@ -78,13 +78,13 @@ class Claims:
         return True
 
     def release(self, case: str) -> None:
-        """Remove this process's claim on a case, and the stale claims before it."""
+        """Remove this process's claim on a case, and the older, stale claims on it."""
         if held := self._held.pop(case, None):
             for number in range(int(held.name.rpartition("-")[2]), 0, -1):
                 self._path(case, number).unlink(missing_ok=True)
 
     def refuse(self, case: str, error: RequestError) -> None:
-        """Record in this process's claim that its case is broken, for other processes; the claim is kept."""
+        """Record in this process's claim that the case is broken, so that other processes know; keep the claim."""
         path = self._held[case]
         path.write_text(json.dumps({**json.loads(path.read_text()), "refused": error.parts}))
 
@@ -94,7 +94,7 @@ class Claims:
         return next((RequestError(**parts) for parts in refused if parts), None)
 
     def _on(self, case: str) -> list[Path]:
-        """Return the claims on a case: the last is the current holder's; earlier ones are of processes that died."""
+        """Return the claims on a case: the last is the present holder's; the others are from processes that died."""
         return list(takewhile(Path.exists, (self._path(case, number) for number in count(1))))
 
     def _path(self, case: str, number: int) -> Path:
@@ -105,7 +105,7 @@ class Claims:
         try:
             changed = path.stat().st_mtime_ns
         except FileNotFoundError:
-            return False  # Released: the next look finds the case's state.
+            return False  # The claim was released: the next look at the case finds its state.
         if _is_gone(content):
             return True
         now = time.monotonic()
@@ -115,7 +115,7 @@ class Claims:
             raise RequestError("store-prepared-by-another-map", f"{self.out} is being prepared with another map",
                                seen=f"process {content['pid']} on {content['host']}",
                                expected="the same map in all processes that share a folder",
-                               fix="another OUT, or wait until that process has ended")  # fmt: skip
+                               fix="use another OUT, or wait until that process has ended")  # fmt: skip
         return False
 
     def _beat(self) -> None:
@@ -126,7 +126,7 @@ class Claims:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Return a claim's contents; {} if it is gone, or being written."""
+    """Return a claim's contents; {} if the claim is gone or is being written."""
     try:
         return dict(json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -150,9 +150,9 @@ NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test
 class PreparedCases:
     """The result of a preparation.
 
-    cases: {case: its case.json} of all complete cases; made, kept, others: numbers of cases made by this process, up to
-    date before, and made meanwhile by other processes; broken: the refused cases, with the reason; notes: contents of
-    the files that are in no set, or not read.
+    cases: {case: its case.json} of all complete cases; made, kept, others: numbers of cases that this process made,
+    that were up to date already, and that other processes made meanwhile; broken: {refused case: reason}; notes:
+    descriptions of files that are not read, and of contents of files that are in no set.
     """
 
     cases: dict[str, Any] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class PreparedCases:
     skip_broken: bool = True
 
     def refuse(self, case: str, error: RequestError) -> None:
-        """Record that a case is broken. RequestError: broken cases are not skipped."""
+        """Record that a case is broken. RequestError: broken cases are not to be skipped."""
         self.broken[case] = error
         if not self.skip_broken:
             raise skippable(error)
@@ -175,9 +175,9 @@ class PreparedCases:
 def plan_cases(
     root: Path, out: Path, about: CaseMap, workers: int = 1, *, skip_broken: bool = True
 ) -> tuple[list[Job], dict[str, Any], list[str]]:
-    """Return the cases to make, the up-to-date ones, {case: its case.json}, and descriptions of files not read.
+    """Return the cases to make, the up-to-date cases {case: its case.json}, and descriptions of files not read.
 
-    RequestError as for `find_cases` and, if broken cases are not to be skipped, `refuse_at_once`.
+    RequestError as for `find_cases` and, if broken cases are not to be skipped, as for `refuse_at_once`.
     """
     jobs: list[Job] = []
     there = {}
@@ -212,7 +212,7 @@ def _unread(root: Path, about: CaseMap, jobs: Sequence[Job]) -> list[str]:
 
 
 def _left_out(cases: Mapping[str, Any]) -> list[str]:
-    """Describe the contents of the cases' files that are in no set, and results elsewhere, once for all cases."""
+    """Describe contents of the cases' files that are in no set, and results elsewhere; each is described only once."""
     left: dict[str, dict[str, dict[tuple[str, str], int]]] = {}
     elsewhere: dict[str, list[str]] = {}
     for case, made in cases.items():
@@ -236,12 +236,12 @@ def prepare_cases(
 ) -> PreparedCases:
     """Make the cases that the store lacks, and `dataset.json`.
 
-    map_name: the map's name in errors; skip_broken: leave out and name the refused cases instead of raising the first
+    map_name: the map's name in errors; skip_broken: leave out broken cases, and name them, instead of raising the first
     error; progress: called with (cases done, cases in all). RequestError: the map does not fit, a case is broken, or
     the folder cannot be written.
     """
     about = parse_map(map_text, map_name)
-    # First, so that a wrong path leaves nothing behind.
+    # Nothing is written before this, so that a wrong path leaves nothing behind.
     jobs, cases, not_read = plan_cases(root, out, about, workers, skip_broken=skip_broken)
     with _writing_to(out):
         done = PreparedCases(cases, kept=len(cases), skip_broken=skip_broken)
@@ -251,7 +251,7 @@ def prepare_cases(
             while left := [job for job in jobs if job.case not in cases and job.case not in done.broken]:
                 for job, result in surviving_map(make, _claimed(left, claims, done), min(workers, len(left))):
                     if isinstance(result, RequestError):
-                        # A folder made from an earlier map or file is out of date.
+                        # If an earlier map or file gave the case a folder, that folder is out of date.
                         shutil.rmtree(case_folder(out, job.case), ignore_errors=True)
                         refused = of_case(job.case, result)
                         claims.refuse(job.case, refused)
@@ -266,7 +266,7 @@ def prepare_cases(
                     time.sleep(LOOK_AGAIN)
         if not cases:
             raise next(iter(done.broken.values()))
-        alone = cases_in_another_unit(cases)  # Only the user knows if they really are so large.
+        alone = cases_in_another_unit(cases)  # Only the user knows whether these cases really are that large.
         done.broken |= alone if skip_broken else {}
         done.cases = {case: cases[case] for case in sorted(cases.keys() - done.broken, key=partial(in_order, about))}
         if about.reader == "shapenet_car":
@@ -284,7 +284,7 @@ def prepare_cases(
 
 
 def _claimed(jobs: Sequence[Job], claims: Claims, done: PreparedCases) -> Iterator[Job]:
-    """Claim and yield the cases that this process is to make; record those that other processes made or refused."""
+    """Claim and yield the cases that this process is to make; record the cases that others have made or refused."""
     for job in jobs:
         refused = claims.refusal(job.case)
         taken = not refused and not _current(job) and claims.take(job.case)
@@ -309,15 +309,15 @@ def _writing_to(out: Path) -> Iterator[None]:
     except OSError as error:
         raise RequestError("cases-not-written", f"cannot write the cases to {out}",
                            seen=f"{type(error).__name__}: {error}",
-                           expected="a folder this user can write to, with room") from error  # fmt: skip
+                           expected="a folder that this user can write to, with free space") from error  # fmt: skip
 
 
 def split_cases(about: CaseMap, cases: Sequence[str], root: Path) -> dict[str, list[str]]:
-    """Return {train, validation, test}: the cases of each, in their natural order.
+    """Return the cases of each split, {train, validation, test: [case]}, in their natural order.
 
-    A fraction of all cases is drawn with the seed, independently of their order. Names in lists that are not cases are
+    A fraction of all cases is drawn with the seed, independently of their order. A name in a list that is not a case is
     left out. With `step: each`, all steps of a run are in the same split. RequestError: a list's file or the column
-    cannot be read, a case is in two lists, too few cases remain, or no run is left for validation.
+    cannot be read, a case is in two lists, too few cases remain, or `step: each` leaves no run for validation.
     """
     runs: dict[str, list[str]] = {}
     for case in cases:
@@ -326,7 +326,7 @@ def split_cases(about: CaseMap, cases: Sequence[str], root: Path) -> dict[str, l
     if about.step == "each" and not chosen["validation"]:
         raise RequestError(
             "no-run-held-out",
-            "no run is held out for validation: training would hold out single steps of runs that it learns from",
+            "no run is held out for validation: training would hold out single steps of the runs it trains on",
             seen=f"split.validation: {about.split.validation}" if not about.split.column else "no run for validation",
             expected="separate runs for validation, with step: each",
             fix="split: {test: 0.15, validation: 0.1}      (in the map)",
@@ -350,7 +350,7 @@ def _split_runs(about: SplitMap, runs: Sequence[str], root: Path) -> dict[str, l
             continue
         if not 0 <= value < 1:
             raise RequestError("split-not-a-fraction", f"split.{name} is not a fraction", seen=f"{value:g}",
-                               expected="0 to 1, or a list of cases")  # fmt: skip
+                               expected="a number from 0 to less than 1, or a list of cases")  # fmt: skip
         count = max(1, round(value * len(ordered))) if value else 0
         chosen[name], drawn = sorted(drawn[:count], key=natural), drawn[count:]
     held = {*chosen["test"], *chosen["validation"]}
@@ -368,7 +368,7 @@ def _split_runs(about: SplitMap, runs: Sequence[str], root: Path) -> dict[str, l
 
 
 def _names_in(value: float | list[str] | str, root: Path) -> list[str]:
-    """Return the cases named by a list, or by a file with one per line; [] for a fraction."""
+    """Return the cases named in a list, or in a file with a case on each line; [] for a fraction."""
     if not isinstance(value, str):
         return value if isinstance(value, list) else []
     path = root / value
@@ -379,7 +379,7 @@ def _names_in(value: float | list[str] | str, root: Path) -> list[str]:
 
 
 def unknown_names(about: CaseMap, cases: Sequence[str], root: Path) -> list[str]:
-    """Describe the names in a split's lists that are not cases, each with the nearest case."""
+    """Describe the names in the map's split that are not cases; suggest the nearest case for each."""
     words, there = [], {run_of(about, case) for case in cases}
     for name, value in (("test", about.split.test), ("validation", about.split.validation)):
         named = [] if about.split.column else _names_in(value, root)

@@ -1,7 +1,7 @@
-"""Choose the batch and length of a run from the prepared cases that it learns from.
+"""Choose the batch size and the number of updates of a run from the prepared cases that it trains on.
 
-The numbers are for five minutes on two cores with `mlp`; benchmarks/results/2026-11-25-surrogates-*.json and
-2026-11-26-mlp-lengths.json describe the measurements.
+With `mlp`, a run is to take five minutes on two cores. The measurements behind the constants are in
+benchmarks/results/2026-11-25-surrogates-*.json and 2026-11-26-mlp-lengths.json.
 """
 
 import json
@@ -15,10 +15,10 @@ from noether.common.safe_open import read_plain
 from noether.config.recipe import Recipe
 
 LARGEST_BATCH, OTHER_BATCH = 16, 8  # for mlp, and for the other models
-# An update of mlp on two cores: its fixed cost, and the cost per 1,024 points (64 of each set of 16 cases).
+# Seconds that an update of mlp takes on two cores: a fixed part, and a part per 1,024 points (64 points of 16 cases).
 SECONDS, UPDATE_SECONDS, POINTS_SECONDS = 300, 0.012, 0.020
 EPOCHS, FEWEST_UPDATES = 100, 1000
-"""For the other models, whose updates are larger: epochs, and the least number of updates."""
+"""The number of epochs and the least number of updates for the other models, whose updates take longer."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class CasesToLearn:
 
 
 def choose_recipe(known: CasesToLearn | None, model: str, batch: int | None = None) -> Recipe:
-    """Choose the recipe for a model (`model.kind`) and cases, or typical ones if None; `batch` overrides the choice.
+    """Choose a recipe for a model (`model.kind`) and cases (None: typical cases); `batch` overrides the batch size.
 
-    The chosen batch is a power of two, so that ranks can share it evenly, and fits into the training split.
+    The chosen batch size is a power of two, so that ranks can share a batch evenly, and at most the training split's.
     """
     cases, largest = known or CasesToLearn(), LARGEST_BATCH if model == "mlp" else OTHER_BATCH
     batch = batch or min(largest, 2 ** (max(cases.training, 1).bit_length() - 1))
@@ -46,7 +46,7 @@ def choose_recipe(known: CasesToLearn | None, model: str, batch: int | None = No
 
 
 def recipe_for(dataset: Mapping[str, Any], root: Any, model: str, batch: int | None) -> Recipe:
-    """Return the recipe for a run's `dataset` section, `dataset_root`, `model.kind` and given batch, if any."""
+    """Return the recipe for a run's `dataset` section, `dataset_root`, `model.kind`, and batch size or None."""
     if dataset.get("kind") != "cases":
         return replace(choose_recipe(None, model, batch), of_the_data=False)
     known = _read_cases(root, dataset.get("validation_fraction", 0.1)) if isinstance(root, str | Path) else None
@@ -54,7 +54,7 @@ def recipe_for(dataset: Mapping[str, Any], root: Any, model: str, batch: int | N
 
 
 def _read_cases(root: str | Path, held_out: Any) -> CasesToLearn | None:
-    """Read `dataset.json`. Return None if it is invalid: the check of the data, which comes next, reports why."""
+    """Read `dataset.json`. Return None if the file is invalid: the later check of the data reports why."""
     try:
         content = json.loads(read_plain(Path(root).expanduser() / "dataset.json"))
         splits = content["splits"]

@@ -1,7 +1,7 @@
-"""The store of prepared cases: a folder for each case, a packed file for each of its sets, points in random order.
+"""Read and write the store of prepared cases: a folder for each case, with a packed file for each set of points.
 
-`OUT/cases/<case>/<set>.safetensors` holds the arrays of one set, a row for each point; `case.json` beside it holds the
-case's numbers, its arrays' ranges, and the digest of its sources. A folder gets its final name when it is complete.
+`OUT/cases/<case>/<set>.safetensors` holds one set's arrays, with points in random order; `case.json` beside it holds
+the case's numbers, its arrays' ranges, and the digest of its sources. A complete folder gets its final name.
 """
 
 import hashlib
@@ -34,9 +34,9 @@ Step = Callable[[np.ndarray], np.ndarray]
 
 @dataclass
 class Column:
-    """One array of a set: its source rows (N, C) or (N,), their conversion, and the range of the rows returned.
+    """One array of a set: its source rows (N, C) or (N,), their conversion, and the range of the rows returned so far.
 
-    where: the array's name in errors; step: converts a block of source rows in float64 to the store's numbers.
+    where: the array's name in errors; step: converts a block of source rows in float64 to the numbers to be stored.
     """
 
     source: np.ndarray
@@ -52,13 +52,13 @@ class Column:
         finite = np.isfinite(block)
         if not finite.all():
             bad = int((~finite).reshape(len(block), -1).any(axis=1).sum())
-            raise RequestError("values-not-finite", f"{self.where} is not finite",
-                               seen=f"{bad} of {len(block)} rows looked at", expected="numbers")  # fmt: skip
+            raise RequestError("values-not-finite", f"{self.where} has values that are not finite",
+                               seen=f"{bad} of the {len(block)} rows checked", expected="finite numbers")  # fmt: skip
         self.low, self.high = np.minimum(self.low, block.min(axis=0)), np.maximum(self.high, block.max(axis=0))
         return np.ascontiguousarray(block, self.dtype)
 
     def span(self) -> dict[str, Any]:
-        """Return the number of components of the rows returned so far, and the range of each component."""
+        """Return the number of components, and the range of each in the rows that `rows` has returned so far."""
         low, high = (np.atleast_1d(side).tolist() for side in (self.low, self.high))
         return {"components": len(low), "low": low, "high": high}
 
@@ -69,13 +69,13 @@ def case_folder(out: Path, case: str) -> Path:
 
 
 def set_file(out: Path, case: str, name: str) -> Path:
-    """Return the path of the packed file of a case's set."""
+    """Return the path of the packed file with a set of a case."""
     return case_folder(out, case) / f"{name}.safetensors"
 
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """Yield a new folder, which replaces `final` if the context exits without an exception."""
+    """Yield a new folder; it replaces `final` if the context exits without an exception, and else is removed."""
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = final.with_name(partial_name(final.name))
     partial.mkdir()
@@ -90,10 +90,10 @@ def whole_folder(final: Path) -> Iterator[Path]:
 def write_set(
     folder: Path, case: str, name: str, columns: Mapping[str, Column], rows: int, most: int | None = None
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Write one set's arrays by key, block by block, in a random order seeded by the names of case and set.
+    """Write one set's arrays ({key: column}), block by block, in a random order seeded by the names of case and set.
 
-    Return the set's entry in `case.json`, and the indices of the source rows kept, at most `most`, in the stored order.
-    RequestError: an array has values that are not finite.
+    Return the set's entry in `case.json`, and the indices of the stored source rows (at most `most`), in their stored
+    order. RequestError: an array has values that are not finite.
     """
     kept = min(rows, most or rows)
     rng = np.random.default_rng(zlib.crc32(f"{case}/{name}".encode()))
@@ -113,7 +113,7 @@ def write_set(
 
 
 def write_faces(folder: Path, name: str, faces: np.ndarray, order: np.ndarray) -> None:
-    """Write the faces (F, C) of a set, given as indices into the source's rows; order: as returned by `write_set`."""
+    """Write the faces (F, C) of a set, given as indices of source rows; order: the order that `write_set` returned."""
     kept = np.empty(len(order), WHOLE)
     kept[order] = np.arange(len(order), dtype=WHOLE)
     with packed_writer(folder / f"{name}.faces.safetensors", {"faces": Spec(WHOLE, faces.shape)}, {}) as write:
@@ -121,7 +121,7 @@ def write_faces(folder: Path, name: str, faces: np.ndarray, order: np.ndarray) -
 
 
 def read_case_file(folder: Path) -> dict[str, Any] | None:
-    """Return the contents of `case.json`; None if the case is incomplete, unreadable or of another format version."""
+    """Return the contents of `case.json`; None if the case is incomplete, unreadable or in another format version."""
     try:
         about = json.loads((folder / CASE_FILE).read_text())
         whole = all((folder / name).stat().st_size == own["size"] for name, own in about["files"].items())
@@ -131,7 +131,7 @@ def read_case_file(folder: Path) -> dict[str, Any] | None:
 
 
 def write_case_file(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """Write `case.json` with size and SHA-256 of the files beside it; return its contents. OSError: cannot write."""
+    """Write `case.json`, with size and SHA-256 of each packed file; return its contents. OSError: the write fails."""
     files = {path.name: {"size": path.stat().st_size, "sha256": recorded_digest(path)}
              for path in sorted(folder.glob("*.safetensors"))}  # fmt: skip
     whole = {"format_version": FORMAT_VERSION, "files": files, **about}
@@ -165,10 +165,10 @@ class _File:
 
 
 def verify_cases(root: Path, metadata: Mapping[str, Any], progress: Progress, workers: int) -> None:
-    """Check the digest of every file of the prepared cases; raise RequestError if any differs.
+    """Check the digest of every file of the prepared cases; raise RequestError if any digest differs.
 
-    metadata: contents of `dataset.json`; progress: called with (files read, files to read); workers: reading threads.
-    The error names the first damaged cases, with the command that removes them, to be prepared again.
+    metadata: contents of `dataset.json`; progress: called with (files read, files to read); workers: number of threads.
+    The error names the first damaged cases, and the command that removes them so that they can be prepared again.
     """
     damaged = []
     with _remembered(root, metadata["sha256"]) as intact, ThreadPoolExecutor(workers) as threads:
@@ -186,7 +186,7 @@ def verify_cases(root: Path, metadata: Mapping[str, Any], progress: Progress, wo
     raise RequestError(
         "case-damaged",
         f"{len(cases)} prepared case{'s are' if len(cases) > 1 else ' is'} damaged: {first_of(cases, 5)}",
-        seen="\n".join(str(file.path) for file in damaged[:5]) + " with another SHA-256 than dataset.json records",
+        seen="\n".join(str(file.path) for file in damaged[:5]) + ": SHA-256 differs from that in dataset.json",
         expected="the unmodified files that `noether data prepare` wrote",
         fix=f"rm -r {folders}, and prepare again with the same map      (complete cases are kept), or copy them again",
     )
@@ -211,7 +211,7 @@ def _is_intact(file: _File) -> bool:
 
 @contextmanager
 def _remembered(root: Path, digest: str) -> Iterator[dict[str, Stamp]]:
-    """Yield the stamps of files found intact, and save additions; without a usable cache nothing is remembered."""
+    """Yield the saved stamps of intact files, and save additions on exit; without a usable cache, save nothing."""
     place = hashlib.sha256(f"{root.resolve()}\n{digest}".encode()).hexdigest()[:32]
     with ExitStack() as held:
         record: Path | None = None

@@ -1,7 +1,7 @@
 """Geometry of a surface mesh, without VTK: areas and normals of faces and points, pressure force, frontal area.
 
-Faces are (F, 3) triangles or (F, 4) quadrilaterals of indices into points (N, 3), or polygons with any number of
-corners, concatenated; they are wound counter-clockwise seen from outside. Lengths are in metres.
+Faces are triangles (F, 3) or quadrilaterals (F, 4), given as indices into points (N, 3), or polygons, given as their
+concatenated corners. Seen from outside, a face's corners are in counter-clockwise order. Lengths are in metres.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Faces = NDArray[np.int64]
 
-# The two nodes of Gauss's rule on 0..1: exact for the products of bilinear functions in a quad's integral.
+# The two nodes of Gauss's rule on 0..1, which is exact for the products of bilinear functions in a quad's integral.
 GAUSS_NODES = (0.5 - 0.5 / np.sqrt(3), 0.5 + 0.5 / np.sqrt(3))
 FRONTAL_PIXELS = 600
-FLAT = 1e-6  # relative to the volume enclosed if all faces looked away from the surface's middle
+FLAT = 1e-6  # largest volume of a flat surface, relative to the volume if all faces looked away from its middle
 BLOCK_FACES = 200_000
 
 
@@ -36,7 +36,7 @@ def area_vectors(points: Array, faces: Faces) -> Array:
 
 
 def oriented(points: Array, faces: Faces) -> Faces:
-    """Return the faces, all reversed if together they are wound to look inwards."""
+    """Return the faces; reverse all of them if, as a whole, the surface's normals point inwards."""
     inwards = looks_inwards(points[faces].mean(axis=1), area_vectors(points, faces))
     return np.ascontiguousarray(faces[:, ::-1]) if inwards else faces
 
@@ -45,7 +45,7 @@ def point_areas(points: Array, faces: Faces) -> tuple[Array, Array]:
     """Return the area (N,) and unit outward normal (N, 3) of each point; a point that no face uses has area 0.
 
     A point's area is the length of its vector from `shared_among_corners`: then Σ f(x) n dA over the points is the
-    integral of f n over the mesh by the corners' means, and closed meshes sum to zero exactly.
+    integral of f n with each face's mean of f at its corners, and Σ n dA of a closed mesh is exactly zero.
     """
     vectors = area_vectors(points, faces)
     offsets = np.arange(0, faces.size + 1, faces.shape[1])
@@ -58,10 +58,10 @@ def point_areas(points: Array, faces: Faces) -> tuple[Array, Array]:
 
 
 def polygon_geometry(points: np.ndarray, corners: np.ndarray, offsets: np.ndarray) -> tuple[Array, Array]:
-    """Return centres (F, 3) and vector areas (F, 3) of polygons, cut into triangles about their corners' mean.
+    """Return centres (F, 3) and vector areas (F, 3) of polygons, cut into triangles about the mean of their corners.
 
-    OpenFOAM computes face centres and areas in the same way (primitiveMesh), so sums over faces agree with its own.
-    points: (N, 3); corners: the polygons' corners, concatenated; offsets: (F + 1,), the start of each polygon there.
+    OpenFOAM (primitiveMesh) computes face centres and areas in the same way, so sums over faces agree with OpenFOAM's.
+    points: (N, 3); corners: of all polygons, concatenated; offsets (F + 1,): where each polygon starts in `corners`.
     """
     count = len(offsets) - 1
     centres, vectors = np.empty((count, 3)), np.empty((count, 3))
@@ -89,7 +89,7 @@ def polygon_geometry(points: np.ndarray, corners: np.ndarray, offsets: np.ndarra
 
 
 def shared_among_corners(count: int, corners: np.ndarray, offsets: np.ndarray, vectors: Array) -> Array:
-    """Return vector areas (count, 3) of points: each polygon's vector is shared equally among its corners."""
+    """Return vector areas (count, 3) of points: each polygon's vector area is shared equally among its corners."""
     numbers = np.diff(offsets)
     shares = np.repeat(vectors / np.maximum(numbers, 1)[:, None], numbers, axis=0)
     return np.stack([np.bincount(corners, shares[:, axis], minlength=count) for axis in range(3)], axis=-1)
@@ -98,8 +98,8 @@ def shared_among_corners(count: int, corners: np.ndarray, offsets: np.ndarray, v
 def looks_inwards(centres: Array, vectors: Array) -> bool:
     """Return whether a surface's normals point inwards, by the sign of its enclosed volume as seen from its middle.
 
-    This also works for a body that is open underneath or cut at a plane of symmetry. A flat surface, which encloses
-    only rounding errors, does not count as inwards.
+    This also works for a body that is open underneath or cut at a plane of symmetry. The result for a flat surface,
+    whose enclosed volume is only a rounding error, is False.
     """
     weights = np.linalg.norm(vectors, axis=1)
     away = centres - weights @ centres / max(float(weights.sum()), np.finfo(float).tiny)
@@ -115,9 +115,9 @@ def areas_and_normals(vectors: Array) -> tuple[Array, Array]:
 def pressure_force(points: Array, faces: Faces, pressure: Array) -> tuple[Array, Array]:
     """Return the force (3,) in N and moment about the origin (3,) in N·m of a pressure (N,) in Pa on the mesh.
 
-    −∮ p n dA and −∮ p x × n dA with position and pressure bilinear on each quadrilateral, by Gauss's rule with
-    2 × 2 nodes (triangles: linear, by the midpoints of the edges). This is the best that the mesh allows, and the
-    reference for the sum over points.
+    They are −∮ p n dA and −∮ p x × n dA, with position and pressure bilinear on each quadrilateral and Gauss's rule of
+    2 × 2 nodes (triangles: linear, at the midpoints of edges). No other rule is more accurate on the given mesh: this
+    is the reference for the sum over points.
     """
     corners, values = points[faces], pressure[faces]
     force, moment = np.zeros(3), np.zeros(3)
@@ -129,7 +129,7 @@ def pressure_force(points: Array, faces: Faces, pressure: Array) -> tuple[Array,
 
 
 def _quadrature(points: Array, faces: Faces) -> Iterator[tuple[Array, Array]]:
-    """Yield the corners' weights (C,) at each quadrature node, and n dA (F, 3) there times the node's weight."""
+    """Yield, for each quadrature node, the weights (C,) of a face's corners, and n dA (F, 3) there, weighted."""
     if faces.shape[1] == 3:
         for opposite in np.eye(3):
             yield (1 - opposite) / 2, area_vectors(points, faces) / 3
@@ -144,9 +144,9 @@ def _quadrature(points: Array, faces: Faces) -> Iterator[tuple[Array, Array]]:
 
 
 def frontal_area(points: Array, faces: Faces, wind: Array | None = None) -> float:
-    """Return the area in m² of the mesh's shadow along the wind, or along z if None, as cars are measured.
+    """Return the area in m² of the mesh's shadow along the wind; None: along z, as the reference area of cars.
 
-    The shadow is drawn on a grid with FRONTAL_PIXELS along its longer side: overlapping parts are counted once.
+    The shadow is drawn on a grid with FRONTAL_PIXELS along its longer side, so that overlapping parts count once.
     """
     flat = (points if wind is None else across(points, wind))[triangles(faces)][:, :, :2]
     low, high = flat.min(axis=(0, 1)), flat.max(axis=(0, 1))
@@ -169,7 +169,7 @@ def frontal_area(points: Array, faces: Faces, wind: Array | None = None) -> floa
     first = np.maximum(first, 0)
     painted = (turn != 0) & (last >= first).all(axis=1)
     single = (first == last).all(axis=1)
-    one = np.flatnonzero(painted & single)  # Nearly all of a fine mesh: at once.
+    one = np.flatnonzero(painted & single)  # Nearly all triangles of a fine mesh cover one pixel: test them at once.
     x, y = first[one[inside(one, *first[one].T)]].T
     covered[x, y] = True
     for t in np.flatnonzero(painted & ~single):
@@ -180,10 +180,10 @@ def frontal_area(points: Array, faces: Faces, wind: Array | None = None) -> floa
 
 @dataclass(frozen=True)
 class Holes:
-    """The openings of a surface: edges with only one face, the number of holes they bound, and their area in m².
+    """The openings of a surface: the number of edges with only one face, and the number and area in m² of the holes.
 
-    against: edges whose two faces are wound against each other; twice: duplicated faces; inwards: closed parts that
-    look inwards, such as a cavity or a body that is inside out.
+    against: number of edges whose two faces are wound in opposite senses; twice: of duplicated faces; inwards: of
+    closed parts whose normals point inwards, such as a cavity or a body that is inside out.
     """
 
     edges: int
@@ -197,9 +197,9 @@ class Holes:
 def find_holes(points: Array, faces: Faces, box: tuple[Array, Array] | None = None) -> Holes:
     """Find where a surface is open or wound inconsistently. In a closed surface every edge has at least two faces.
 
-    Faces meet where their corners have equal positions, even if they share no points, as between patches. The area of
-    a hole is the area of the fan from the middle of its rim: exact for flat, convex holes. A hole whose rim is in one
-    face of a `box` (its low and high corners), such as the ground, is closed by that face and not counted.
+    Faces meet where their corners have equal positions, even if they share no points, as between patches. A hole's area
+    is that of triangles from the middle of its rim, which is exact for flat, convex holes. If a hole's rim is in one
+    face of `box` (given by its low and high corners), that face, such as the ground, closes it: it is not counted.
     """
     directed, uses, ways = _edges(faces, len(points))
     if (uses == 1).any():
@@ -218,7 +218,7 @@ def find_holes(points: Array, faces: Faces, box: tuple[Array, Array] | None = No
 
 
 def _edges(faces: Faces, count: int) -> tuple[Faces, Faces, Faces]:
-    """Return every edge by its first use (E, 2), its number of uses (E,), and its uses one way minus the other (E,)."""
+    """Return each edge as first used (E, 2), its number of uses (E,), and uses in one direction less the other (E,)."""
     directed = np.stack([faces, np.roll(faces, -1, axis=1)], axis=-1).reshape(-1, 2)
     directed = directed[directed[:, 0] != directed[:, 1]]
     low, high = directed.min(axis=1), directed.max(axis=1)
@@ -227,7 +227,7 @@ def _edges(faces: Faces, count: int) -> tuple[Faces, Faces, Faces]:
 
 
 def _parts_inwards(points: Array, faces: Faces) -> int:
-    """Return how many parts (connected by shared points) enclose a negative volume."""
+    """Return the number of parts (each connected by shared points) that enclose a negative volume."""
     from scipy.sparse import coo_array  # Here: every rank imports this file.
     from scipy.sparse.csgraph import connected_components
 
@@ -244,7 +244,7 @@ def _lie_in_one_face(points: Array, low: Array, high: Array) -> bool:
 
 
 def _loops(edges: Faces) -> list[list[int]]:
-    """Return the simple loops made of directed edges (E, 2); holes that touch in a point have separate loops."""
+    """Return the simple loops that directed edges (E, 2) form; holes that touch at a point have separate loops."""
     onward: dict[int, list[int]] = {}
     for start, end in edges.tolist():
         onward.setdefault(start, []).append(end)
@@ -253,7 +253,7 @@ def _loops(edges: Faces) -> list[list[int]]:
         path, place = [start], {start: 0}
         while onward.get(path[-1]):
             point = onward[path[-1]].pop()
-            if point in place:  # The path has closed: its part from the point on is a loop.
+            if point in place:  # The path has returned to this point: its part from there on is a loop.
                 loop = path[place[point] :]
                 loops.append(loop)
                 path = path[: place[point] + 1]
@@ -263,12 +263,12 @@ def _loops(edges: Faces) -> list[list[int]]:
                 place[point] = len(path)
                 path.append(point)
         if len(path) > 2:
-            loops.append(path)  # faces wound against each other leave an open path: close it
+            loops.append(path)  # an open path, left by faces wound in opposite senses, is closed
     return loops
 
 
 def across(points: Array, wind: Array) -> Array:
-    """Return points (N, 3) in axes whose third is the wind's direction; unchanged for a wind along z."""
+    """Return points (N, 3) in axes whose third axis is the wind's direction; a wind along z leaves them unchanged."""
     third = np.asarray(wind, np.float64) / np.linalg.norm(wind)
     helper = np.eye(3)[1 if abs(third[1]) < 0.9 else 2]
     first = np.cross(helper, third)
@@ -278,21 +278,21 @@ def across(points: Array, wind: Array) -> Array:
 
 @dataclass(frozen=True)
 class SurfaceSamples:
-    """Positions on a mesh: the corners (n, 3) of each position's triangle, and u and v (n, 1) within it."""
+    """Positions on a mesh: the corners (n, 3) of each position's triangle, and coordinates u and v (n, 1) in it."""
 
     corners: Faces
     u: Array
     v: Array
 
     def of(self, points: Any) -> Any:
-        """Return the positions (n, 3) for the mesh's points (N, 3), an array or a tensor, which may have moved."""
+        """Return the positions (n, 3); points: the mesh's points (N, 3), moved or not, as an array or a tensor."""
         first, second, third = (points[self.corners[:, k]] for k in range(3))
         u, v = (self.u, self.v) if isinstance(points, np.ndarray) else map(points.new_tensor, (self.u, self.v))
         return first + u * (second - first) + v * (third - first)
 
 
 def sample_surface(points: Array, faces: Faces, count: int, seed: int = 0) -> SurfaceSamples:
-    """Draw `count` area-uniform positions on the mesh, the same for the same mesh and seed."""
+    """Draw `count` area-uniform positions on the mesh; the same mesh and seed give the same positions."""
     cut = triangles(faces)
     areas, rng = np.linalg.norm(area_vectors(points, cut), axis=1), np.random.default_rng(seed)
     chosen = cut[rng.choice(len(cut), count, p=areas / areas.sum())]

@@ -1,4 +1,4 @@
-"""Group files into cases by name, and survey the cases: sets, arrays with ranges, numbers, and irregularities."""
+"""Group files into cases by name, and survey the cases: their sets, arrays, ranges, numbers, and irregularities."""
 
 import os
 import re
@@ -35,20 +35,20 @@ from noether.physics.cases.tables import (
 )
 from noether.physics.cases.vocabulary import name_and_unit
 
-MOST_MERGED = 100  # folders of categories: if there are more, each is taken as a case's folder
+MOST_MERGED = 100  # most folders of categories: if there are more, each is regarded as a case's folder
 Namer = partial[str | None]
-"""A function from a path to its template, or None if it lacks the part that names the case; `why`: that part."""
-READ_BYTES = 4_000_000_000  # total size of meshes read: beyond it, only a sample of cases, spread evenly
+"""A function that turns a path into a template, or None if no part of it names a case; `why` describes that part."""
+READ_BYTES = 4_000_000_000  # if all meshes together are larger, only a sample of cases, spread evenly, is read
 MOST_LABELS = 50
-MOST_REFUSED = 10  # files whose errors are shown if none can be read
+MOST_REFUSED = 10  # most errors shown if no mesh can be read
 ROWS_LOOKED_AT = 2_000_000  # rows sampled per array, spread evenly
-FEWEST_ROWS = 200  # rows of an array from which its largest hundredth is meaningful
+FEWEST_ROWS = 200  # an array needs this many rows before its largest hundredth is meaningful
 DECADE = 10.0
 PEAKS = 0.5
-FEWEST_CASES, FEWEST_LENGTHS = 8, 5  # fewest cases among which to look for outliers
+FEWEST_CASES, FEWEST_LENGTHS = 8, 5  # fewest cases among which outliers are looked for
 UNLIKE, FLOOR = 12, 0.04
 UNITS = [one / other for one, other in permutations(LENGTHS.values(), 2) if not 1 / 9 < one / other < 9]
-"""Factors by which a case in another unit is too long; smaller factors may be due to its shape."""
+"""Factors by which a case is too long if it is in another unit; smaller factors may be due to its shape."""
 MARGIN = 1.05  # factor by which a case in the same unit may exceed the range of the other cases
 
 
@@ -56,8 +56,8 @@ MARGIN = 1.05  # factor by which a case in the same unit may exceed the range of
 class Grouping:
     """The contents of a folder: mesh files and number files by template (with {case}), and tables of all cases.
 
-    meshes, numbers: {template: {case: path}}, paths relative to the folder, the last of several steps; steps: {template
-    with {step}: {case: its step numbers}}; tables: files that name no case; why: what identifies a case, in words.
+    meshes, numbers: {template: {case: path relative to the folder}}, with only the last of several steps; steps:
+    {template with {step}: {case: step numbers}}; tables: files that name no case; why: words for what names a case.
     """
 
     cases: list[str]
@@ -71,7 +71,7 @@ class Grouping:
 def group_files(files: Sequence[str], inside: Collection[str] = ()) -> Grouping:
     """Group files into cases by the part of their paths that scores best in `_fitness`.
 
-    inside: files that are meshes by their contents. A single such file would be a table of all cases.
+    inside: files whose contents are meshes. If there is only one, it is regarded as a table of all cases instead.
     """
     meshes = _results([file for file in files if is_mesh(file) or (file in inside and len(inside) > 1)])
     best = max(_namers(meshes), key=lambda namer: _fitness(namer, meshes), default=None)
@@ -99,7 +99,7 @@ def group_files(files: Sequence[str], inside: Collection[str] = ()) -> Grouping:
 
 
 def is_mesh(file: str) -> bool:
-    """Return whether a file is a mesh, judging by its name."""
+    """Return whether a file, judging by its name, is a mesh."""
     return file.endswith(f"/{openfoam.MESH}") or (
         file.lower().endswith(SUFFIXES)
         and not file.endswith(".foam")  # ParaView's marker in an OpenFOAM case's folder
@@ -108,9 +108,9 @@ def is_mesh(file: str) -> bool:
 
 
 def _results(meshes: Sequence[str]) -> list[str]:
-    """Return the meshes without decks, if there are results, and without files named like pieces of a list file.
+    """Return the meshes, without files named like pieces of a list file, and without decks if there are results.
 
-    Such a piece was once listed; another file has since taken its place in the list.
+    Such pieces are stale: the list named them once, and now names other files in their place.
     """
     lists = [re.escape(file.removesuffix(".series").rpartition(".")[0]) for file in meshes
              if file.lower().endswith((*mesh_blocks.PIECES, *mesh_blocks.STEPS))]  # fmt: skip
@@ -120,7 +120,7 @@ def _results(meshes: Sequence[str]) -> list[str]:
 
 
 def _namers(meshes: Sequence[str]) -> Iterator[Namer]:
-    """Yield namers for the parts of a path that can name a case, likelier first: a folder, the file, a number."""
+    """Yield a namer for each part of a path that may name a case, the likeliest first: folders, the file, numbers."""
     depth = max((file.count("/") for file in meshes), default=0)
     for place in range(depth):
         yield partial(_by_folder, place=place, why="each a folder")
@@ -159,12 +159,12 @@ def _by_number(file: str, place: int, nth: int, why: str) -> str | None:
 
 
 def _templates(namer: Namer, files: Sequence[str]) -> Counter[str]:
-    """Return the templates that files follow, in order, with each template's number of files."""
+    """Return the templates of the files, in the order of the files, with the number of files of each template."""
     return Counter(template for file in files if (template := namer(file)) is not None)
 
 
 def _with_steps(templates: Counter[str], meshes: Sequence[str]) -> Counter[str]:
-    """Merge templates that differ only in one number into one with {step}, if most cases have three or more steps."""
+    """Merge templates that differ in only one number into one with {step}, if most cases have three or more steps."""
     groups: dict[str, list[str]] = {}
     for template in templates:
         head, _, rest = template.rpartition(CASE)
@@ -184,7 +184,7 @@ def _with_steps(templates: Counter[str], meshes: Sequence[str]) -> Counter[str]:
 
 
 def _fitness(namer: Namer, meshes: Sequence[str]) -> tuple[float, float, int, bool]:
-    """Score how well a namer identifies cases: share of meshes in shared templates, completeness, few templates."""
+    """Score a namer by the share of meshes in shared templates, then completeness of cases, then few templates."""
     named = _with_steps(_templates(namer, meshes), meshes)
     together = sum(count for count in named.values() if count > 1) / max(len(meshes), 1)
     templates = list(named) if len(named) > MOST_MERGED else _merged(named, meshes)
@@ -194,7 +194,7 @@ def _fitness(namer: Namer, meshes: Sequence[str]) -> tuple[float, float, int, bo
 
 
 def _merged(templates: Iterable[str], meshes: Sequence[str]) -> list[str]:
-    """Merge templates that differ in the folders between into one with **, if no case is in two (categories)."""
+    """Merge templates that differ only in the folders between (categories) into one with **, if no case is in two."""
     groups: dict[tuple[str, str], list[str]] = {}
     for template in templates:
         first, _, rest = template.partition("/")
@@ -211,10 +211,10 @@ def _merged(templates: Iterable[str], meshes: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class ArrayFacts:
-    """One array of one block in one case, or, with `of_cases`, that array in all cases together.
+    """One array of one block in a single case, or, if `of_cases` is not empty, in all cases together.
 
-    decades: whether `spans_decades` holds for its values; labels: whether they are of an integer type with few distinct
-    values, such as numbers of materials.
+    decades: whether `spans_decades` holds for the array's values; labels: whether the values have an integer type and
+    few of them are distinct, as for numbers of materials.
     """
 
     at: str
@@ -231,7 +231,7 @@ class ArrayFacts:
 
 @dataclass(frozen=True)
 class BlockFacts:
-    """One mesh in one file: its block's name, its kind (surface, volume or points), its box, its arrays.
+    """One mesh in one file: its block's name, its kind (surface, volume or points), its bounding box, its arrays.
 
     length: the unit of length stated in the names of coordinates, or ""; beside: counts of the mesh's contents that
     a set of this kind leaves out.
@@ -252,8 +252,8 @@ class BlockFacts:
 class TableFacts:
     """One table with a row for each case.
 
-    row: the column with the cases' names, "" if none names more than half of the cases; numbers: {column: {case:
-    value}} of the columns with a number for more than half of the cases named.
+    row: the column with the cases' names, or "" if no column names more than half of the cases; numbers: {column:
+    {case: value}} of the columns that have a number for more than half of the cases that the table names.
     """
 
     columns: list[str]
@@ -267,9 +267,9 @@ class Survey:
     """All findings about a folder.
 
     blocks: {(template, block): {case: facts}}; numbers: {template: {case: {name: value}}}; tables: {file: facts};
-    steps: {template: {case: times}} of files with several steps; values: {template: (template of a table, at)} of
-    meshes with a table that has a row for each of their points or cells; looked_at: the cases whose meshes were read;
-    odd: irregularities, in words; unread: files not read, in words.
+    steps: {template: {case: times}} of files with several steps; values: {a mesh's template: (a table's template, at)}
+    if the table has a row for each of the mesh's points or cells (`at`); looked_at: the cases whose meshes were read;
+    odd: descriptions of irregularities; unread: descriptions of the files that are not read.
     """
 
     root: Path
@@ -285,7 +285,7 @@ class Survey:
 
 
 def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) -> Survey:
-    """Survey a folder of cases. RequestError: it is missing, or holds no readable mesh."""
+    """Survey a folder of cases. RequestError: the folder is missing, or holds no readable mesh."""
     every = list_files(root)
     files = unlisted(root, every)
     inside = {file for file in files if is_mesh_inside(root / file)}
@@ -296,7 +296,7 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
             f"{root} holds no cases",
             seen=f"{len(files)} files, like {', '.join(files[:3])}" if files else "no files",
             expected=f"meshes: {' '.join(SUFFIXES)}, OpenFOAM's constant/polyMesh, or .csv with columns of x and y",
-            fix=f"ls {quote(str(root))}/*      (shows what is there; give the folder above the cases)",
+            fix=f"ls {quote(str(root))}/*      (lists files; the folder must hold the cases)",
         )
     survey = Survey(root, grouping, _within_budget(root, grouping), steps=dict(grouping.steps))
     looked_at = {*survey.looked_at}
@@ -318,7 +318,7 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
             elsewhere.setdefault(words, set()).add(case)
         progress(done, len(jobs))
     if not survey.blocks:
-        raise RequestError("no-mesh-readable", f"no mesh in {root} can be read", expected="a whole mesh in each case",
+        raise RequestError("no-mesh-readable", f"no mesh in {root} can be read", expected="a mesh in each case",
                            seen=first_of(refused, MOST_REFUSED, "\n"))  # fmt: skip
     survey.odd += refused + [f"{_some(sorted(cases, key=natural))}: {words}" for words, cases in elsewhere.items()]
     _read_numbers(survey)
@@ -328,7 +328,7 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
 
 
 def _read_by(survey: Survey, files: Sequence[str]) -> set[str]:
-    """Return the files, and the folders of OpenFOAM cases, that the drafted map reads."""
+    """Return the files, and the folders of OpenFOAM cases, from which the drafted map reads."""
     grouping = survey.grouping
     templates = [*grouping.meshes, *survey.numbers, *(table for table, _ in survey.values.values())]
     found = set[str]().union(*(files_of(template, files) for template in templates))
@@ -338,7 +338,7 @@ def _read_by(survey: Survey, files: Sequence[str]) -> set[str]:
 
 
 def look_at(job: tuple[str, str, str]) -> tuple[list[float], list[BlockFacts]]:
-    """Return the times of a file's steps, and the facts of its blocks at the last. RequestError: it is unreadable."""
+    """Return a file's times, and the facts of its blocks at the last time. RequestError: the file is unreadable."""
     times, blocks = mesh_blocks.read_times_and_blocks(Path(job[2]))
     facts = []
     for block in blocks:
@@ -395,7 +395,7 @@ def _read_numbers(survey: Survey) -> None:
                 survey.numbers.setdefault(template, {})[case] = read_numbers(survey.root / path)
             except RequestError as error:
                 refused[case] = error
-        if refused:  # .dat and .csv have many uses: if none could be read, they hold something else
+        if refused:  # .dat and .csv files have many uses: if none can be read, they hold something other than numbers
             none = len(refused) == len(own)
             if none and _take_values(survey, template, own):
                 continue
@@ -405,7 +405,7 @@ def _read_numbers(survey: Survey) -> None:
         try:
             rows = read_table(survey.root / file)
             if unread := other_sheets(survey.root / file):
-                survey.odd.append(f"{file}: only the first sheet is read, and not {', '.join(unread)}")
+                survey.odd.append(f"{file}: only the first sheet is read, not {', '.join(unread)}")
         except RequestError as error:
             survey.odd.append(f"{error.summary} ({error.seen})")
             continue
@@ -414,7 +414,7 @@ def _read_numbers(survey: Survey) -> None:
 
 
 def _take_values(survey: Survey, template: str, own: Mapping[str, str]) -> bool:
-    """Add the tables' arrays to the facts of a mesh with a point or cell for each row; return whether one fits."""
+    """Add the tables' arrays to the facts of a mesh with a point or cell for each row; return whether a mesh fits."""
     try:
         tables = {case: read_values(survey.root / own[case]) for case in survey.looked_at if case in own}
     except RequestError:
@@ -464,7 +464,7 @@ def _table_facts(file: str, rows: Sequence[Row], survey: Survey) -> TableFacts:
     if several := [case for case, count in found.items() if count > 1]:
         survey.odd.append(f"{_some(several)} with several rows in {file} (column {by})")
     numbers = {}
-    # A column of numbers that name the cases is itself a number of each case, if it does more than count.
+    # If the cases are named by a column of numbers that are not just a count, it is itself a number of each case.
     counts = not name_and_unit(by)[1] and all(row.get(by, "").isdecimal() for row in rows)
     for column in [name for name in columns if name != by or not counts]:
         values = {case: number for case, row in own if (number := finite(as_number(row.get(column)))) is not None}
@@ -476,7 +476,7 @@ def _table_facts(file: str, rows: Sequence[Row], survey: Survey) -> TableFacts:
 
 
 def arrays_of(blocks: Iterable[Mapping[str, BlockFacts]]) -> dict[tuple[str, str], list[tuple[str, ArrayFacts]]]:
-    """Return {(at, name): [(case, facts)]} of the arrays in some blocks, each {case: facts}."""
+    """Return the arrays in some blocks, {(at, name): [(case, facts)]}; blocks: {case: facts} of each block."""
     arrays: dict[tuple[str, str], list[tuple[str, ArrayFacts]]] = {}
     for cases in blocks:
         for case, facts in cases.items():
@@ -508,12 +508,12 @@ def _odd(survey: Survey) -> Iterator[str]:
                 yield f"{_some(without)} without {name} at {at} in {where}"
             usual = mode(array.components for _, array in own)
             if others := [case for case, array in own if array.components != usual]:
-                yield f"{_some(others)}: {name} has another number of components than {usual} in {where}"
+                yield f"{_some(others)}: {name} has an unusual number of components (not {usual}) in {where}"
             peaks = {case: max(abs(array.low), abs(array.high)) for case, array in own if not array.labels}
             if odd := unit_outliers(peaks):
-                yield f"{_some(odd)}: {name} differs much from the other cases in {where}: in another unit?"
+                yield f"{_some(odd)}: {name} differs greatly from the other cases in {where}: in another unit?"
             if bad := [case for case, array in own if array.not_finite]:
-                yield f"{_some(bad)}: {name} is not finite in {where}"
+                yield f"{_some(bad)}: {name} has values that are not finite in {where}"
 
 
 def _some(cases: Sequence[str]) -> str:
@@ -523,9 +523,9 @@ def _some(cases: Sequence[str]) -> str:
 def spans_decades(rows: np.ndarray) -> bool:
     """Return whether one case's values (n, C) span decades, judged by their norms, so that signs do not matter.
 
-    A few points then dominate a loss in standardised units: the hundredth of the points farthest from the mean has more
-    than half of the variance, and the 99th percentile of |x| is more than ten times its median. A median of 0 does not
-    qualify: such a field is zero except in one place, and a logarithm does not spread it.
+    If they do, a few points dominate a loss in standardised units: the 1 % of points farthest from the mean have more
+    than half of the variance, and the 99th percentile of |x| is more than ten times the median. The result is False if
+    the median is 0: such a field is zero except in one place, and a logarithm would not spread it.
     """
     if len(rows) < FEWEST_ROWS:
         return False
@@ -541,7 +541,7 @@ def spans_decades(rows: np.ndarray) -> bool:
 def unit_outliers(sizes: Mapping[str, float], fewest: int = FEWEST_CASES) -> list[str]:
     """Return the few cases whose size is far from the median, in difference and in ratio; [] if cases are too few.
 
-    Far means more than UNLIKE times the median distance from the median, or UNLIKE times FLOOR of the median if larger.
+    Far: by more than UNLIKE times the cases' median distance from the median, or, if larger, UNLIKE * FLOOR medians.
     """
     own = {case: size for case, size in sizes.items() if size > 0}
     found = set(own) if len(own) >= fewest else set()
@@ -554,7 +554,7 @@ def unit_outliers(sizes: Mapping[str, float], fewest: int = FEWEST_CASES) -> lis
 
 
 def in_another_unit(lengths: Mapping[str, float]) -> dict[str, float]:
-    """Return the cases whose length would fit the others in another unit, {case: factor by which it is too long}."""
+    """Return the cases whose length fits the other cases if it is in another unit, {case: factor of excess length}."""
     odd, found = unit_outliers(lengths, FEWEST_LENGTHS), {}
     usual = [length for case, length in lengths.items() if case not in odd]
     for case in odd:
@@ -565,7 +565,7 @@ def in_another_unit(lengths: Mapping[str, float]) -> dict[str, float]:
 
 
 def cases_in_another_unit(cases: Mapping[str, Any]) -> dict[str, RequestError]:
-    """Return errors for those prepared cases, {case: its case.json}, that are in another unit of length than most."""
+    """Return errors for the cases whose unit of length differs from that of most; cases: {case: its case.json}."""
     refused = {}
     for name in next(iter(cases.values()))["sets"]:
         boxes = {case: own["sets"][name]["arrays"][f"{name}_points"] for case, own in cases.items()}
@@ -574,7 +574,7 @@ def cases_in_another_unit(cases: Mapping[str, Any]) -> dict[str, RequestError]:
             refused[case] = RequestError(
                 "case-in-another-unit",
                 f"case {case}: its set {name} is about {times:.4g} times as long as in the other cases",
-                seen=f"{lengths[case]:.4g} m, in the usual case {median(lengths.values()):.4g} m",
+                seen=f"{lengths[case]:.4g} m; the median of all cases is {median(lengths.values()):.4g} m",
                 expected="the same unit of length in all cases",
                 fix=f"multiply the positions in its files by {1 / times:.4g}",
             )

@@ -24,11 +24,11 @@ from noether.physics.cases.vocabulary import is_length, name_and_unit
 TABLE_SUFFIXES = (".csv", ".tsv", ".xlsx")
 SEPARATORS = ("\t", ";", ",")
 SEPARATED_BY = 1_000  # lines examined to find the separator
-COMMENT = "#%"  # begins comment lines before the names, or the line of names
+COMMENT = "#%"  # characters that begin comment lines above the line of names, or the line of names itself
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
 
 Row = Mapping[str, str]
-"""A row of a table by column; numbers have decimal points, even if the file has commas."""
+"""A row of a table, {column: value}; numbers have decimal points, even if the file has decimal commas."""
 PLACE = r"(?:points?|coord(?:inate)?s?|pos(?:ition)?s?|centroids?|nodes?)"
 COMPONENT = re.compile(
     r"(?P<name>.+?)(?:[\s:_.-]?(?P<letter>[xyz])|\[(?P<bracket>[ijk])\]|[\s:_.-](?P<digit>\d))$", re.IGNORECASE
@@ -37,10 +37,10 @@ NUMBER_SUFFIXES = (*TABLE_SUFFIXES, ".json", ".yaml", ".yml", ".dat")
 
 
 def read_table(path: Path) -> list[Row]:
-    """Return the rows of a table, by the names in its first line; names and values are stripped of spaces.
+    """Return the rows of a table, keyed by the column names in its first line; names and values have no outer spaces.
 
-    CSV: with tabs or semicolons between the values, `0,35` is a number. Excel: the first sheet. RequestError: the table
-    cannot be read, two columns have the same name, or a row has more values than there are columns.
+    In a CSV whose values are separated by tabs or semicolons, `0,35` is a number. Of an Excel file, the first sheet is
+    read. RequestError: the table is unreadable, columns share a name, or a row has more values than there are columns.
     """
     return _read(path, _changed(path))
 
@@ -48,7 +48,7 @@ def read_table(path: Path) -> list[Row]:
 def read_columns(path: Path, text: bytes | None = None, rows: int | None = None) -> dict[str, np.ndarray]:
     """Return a CSV's columns of numbers (N,) by name; columns whose first value is not a number are left out.
 
-    text: contents to read instead of the file; rows: most rows to read. RequestError: a line or the names do not fit.
+    text: contents to read instead of the file; rows: most rows to read. RequestError: lines or names cannot be used.
     """
     separator, lines = _separator_and_lines(_text(path, text))
     lines = lines if rows is None else lines[: rows + 1]
@@ -74,18 +74,18 @@ def read_columns(path: Path, text: bytes | None = None, rows: int | None = None)
 
 
 def rows_by_case(path: Path, column: str) -> Mapping[str, list[Row]]:
-    """Return the rows of a table by the `case_key` of a column's values. RequestError: the table is unreadable."""
+    """Return a table's rows by the `case_key` of their value in a column. RequestError: the table is unreadable."""
     return _indexed(path, _changed(path), column)
 
 
 def case_key(name: str) -> str:
-    """Return a key that all spellings of a case's name share: `7`, `007` and `_7` are the same case, `-7` is not."""
+    """Return a key that all spellings of a case's name share: `7`, `007` and `_7` are one case, `-7` is another."""
     digits = name.strip(" _")
     return str(int(digits)) if digits.isdecimal() else name
 
 
 def _changed(path: Path) -> int:
-    """Return a file's modification time, a part of its cache key, so that a changed file is read again."""
+    """Return a file's modification time. As part of the cache key, it causes a changed file to be read again."""
     return path.stat().st_mtime_ns if path.is_file() else 0
 
 
@@ -106,7 +106,7 @@ def _read(path: Path, changed: int) -> list[Row]:
     for row in rows[1:]:
         if any(row[len(names) :]):
             raise RequestError(
-                "row-longer-than-names", f"{path} has a row of more values than columns", seen=" | ".join(row),
+                "row-longer-than-names", f"{path} has a row with more values than columns", seen=" | ".join(row),
                 expected=f"{len(names)} values: {' | '.join(names)}; decimal points where commas separate the values",
             )  # fmt: skip
     return [dict(zip(names, row, strict=False)) for row in rows[1:]]
@@ -136,7 +136,7 @@ def _separator_and_lines(text: str) -> tuple[str, list[str]]:
 
 
 def _separator(lines: list[str]) -> str:
-    """Return the separator that gives the fewest different row lengths, preferring tab, then semicolon, to comma."""
+    """Return the separator that gives the fewest different row lengths; of equals, the first in SEPARATORS."""
     lengths = {mark: [len(row) for row in _fields(lines, mark)] for mark in SEPARATORS}
     splits = [mark for mark, own in lengths.items() if own and own[0] > 1]
     return min(splits, key=lambda mark: len(set(lengths[mark])), default=",")
@@ -168,14 +168,14 @@ def _opened(path: Path) -> Iterator[Any]:
             "openpyxl-not-installed",
             f"{path} cannot be read: Excel's tables are read through openpyxl, which is not installed here",
             seen=str(error),
-            expected="noether with its extra `mesh`, or the table as CSV",
+            expected="noether, installed with its extra `mesh`, or the table as CSV",
             fix="pip install pyvista meshio h5py openpyxl      (or, in noether's checkout: pip install '.[mesh]')",
         ) from None
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         yield book
         book.close()
-    except Exception as error:  # If it is not a workbook, zipfile, expat or openpyxl may raise anything.
+    except Exception as error:  # If the file is not a workbook, zipfile, expat or openpyxl may raise anything.
         raise _unreadable(path, one_line(error), "an Excel workbook (.xlsx)") from None
 
 
@@ -200,14 +200,14 @@ def _text(path: Path, content: bytes | None = None) -> str:
 
 
 def as_number(value: Any) -> float | None:
-    """Return a value, or its text, as a number; None if it is not one."""
+    """Return a value, or a text, as a number; None if it is not a number."""
     with suppress(TypeError, ValueError):
         return float(value)
     return None
 
 
 def _of_one_name(path: Path, names: list[str]) -> RequestError:
-    return RequestError("columns-of-one-name", f"{path} has several columns of one name", seen=", ".join(names),
+    return RequestError("columns-of-one-name", f"{path} has several columns with the same name", seen=", ".join(names),
                         expected="a different name for each column")  # fmt: skip
 
 
@@ -216,10 +216,10 @@ def _unreadable(path: Path, seen: str, expected: str) -> RequestError:
 
 
 def read_cloud(path: Path, coordinates: Sequence[str] = ()) -> Any:
-    """Return a table's rows as points (pyvista's PointSet), with its other columns of numbers as their arrays.
+    """Return a table's rows as points (pyvista's PointSet), with the other columns of numbers as arrays of the points.
 
-    coordinates: the columns of x, y and z; if empty, columns with usual names. In a plane, with only x and y, z is 0,
-    for vectors too. RequestError: the table cannot be read, or has no such columns.
+    coordinates: names of the columns of x, y and z; if empty, usual names are tried. If there are only x and y, z is 0,
+    also for vectors. RequestError: the table cannot be read, or has no such columns.
     """
     columns = read_columns(path)
     own = coordinates or guessed_coordinates(list(columns))
@@ -243,7 +243,7 @@ def read_cloud(path: Path, coordinates: Sequence[str] = ()) -> Any:
 
 
 def together(columns: Mapping[str, np.ndarray], dimensions: int) -> dict[str, np.ndarray]:
-    """Return columns (N,) as arrays; columns that differ only in x, y, z or in a number from 0 become one (N, C)."""
+    """Return columns (N,) as arrays; those whose names differ only in x, y, z or 0, 1, 2 … become one array (N, C)."""
     groups: dict[str, dict[int, str]] = {}
     for column in columns:
         name, unit = name_and_unit(column)
@@ -259,7 +259,7 @@ def together(columns: Mapping[str, np.ndarray], dimensions: int) -> dict[str, np
 
 
 def guessed_coordinates(columns: Sequence[str]) -> list[str]:
-    """Return the columns named like x, y and z, Points:0, x-coordinate or X (m); [] if x or y is missing."""
+    """Return the columns of coordinates, named like x, Points:0, x-coordinate or X (m); [] if x or y is missing."""
     found: list[str] = []
     for digit, letter in enumerate("xyz"):
         usual = re.compile(rf"(?:{PLACE}[\s:_.-]*)?{letter}(?:[\s_-]?{PLACE})?$|{PLACE}[\s:_.-]{digit}$", re.IGNORECASE)
@@ -271,7 +271,7 @@ def guessed_coordinates(columns: Sequence[str]) -> list[str]:
 
 
 def is_cloud(path: Path) -> bool:
-    """Return whether a table is a point cloud, by its first lines: coordinates, and more than one row of numbers."""
+    """Return whether a table is a point cloud: its first lines have coordinates and more than one row of numbers."""
     with path.open("rb") as file:
         head = b"".join(islice(file, 100))
     try:
@@ -284,7 +284,7 @@ def is_cloud(path: Path) -> bool:
 def read_values(path: Path) -> dict[str, np.ndarray]:
     """Return a table's arrays, (N,) or (N, C), by name, grouped by `together`. RequestError: it is unreadable.
 
-    The first column that counts the rows, from any number, is not an array: it gives their order.
+    The first column that numbers the rows consecutively, from any start, is not an array: the rows are sorted by it.
     """
     columns = read_columns(path)
     counting = next((name for name, values in columns.items() if _counts(values)), None)
@@ -298,23 +298,23 @@ def _counts(values: np.ndarray) -> bool:
 
 
 def add_values(mesh: Any, at: str, path: Path) -> None:
-    """Add a table's arrays to a mesh, at its points or cells. RequestError: it has another number of rows."""
+    """Add a table's arrays to a mesh, at its points or cells. RequestError: the number of rows does not fit."""
     count, data = (mesh.n_cells, mesh.cell_data) if at == "cells" else (mesh.n_points, mesh.point_data)
     for name, values in read_values(path).items():
         if len(values) != count:
             raise RequestError(
-                "values-do-not-fit", f"{path} has not one row for each of the mesh's {at}",
+                "values-do-not-fit", f"{path} does not have one row for each of the mesh's {at}",
                 seen=f"{len(values)} rows, {mesh.n_points} points, {mesh.n_cells} cells", expected=f"{count} rows",
-                fix=f"at: {'points' if at == 'cells' else 'cells'}      (if they are values of these)",
+                fix=f"at: {'points' if at == 'cells' else 'cells'}      (if the values belong to these)",
             )  # fmt: skip
         data[name] = values
 
 
 def read_numbers(path: Path) -> dict[str, float]:
-    """Return the numbers in one case's file by name: a JSON or YAML object, a one-row table, a .dat's last row.
+    """Return the numbers in one case's file by name: of a JSON or YAML object, a one-row table, or a .dat's last row.
 
-    Nested objects give names with dots (`inlet.speed`); values that are not numbers are left out. RequestError: the
-    file is missing, is not of its format, or is a table of several rows.
+    Names in nested objects are joined by dots (`inlet.speed`); values that are not numbers are left out. RequestError:
+    the file is missing, does not have the format of its suffix, or is a table of several rows.
     """
     if path.suffix == ".dat":
         return _last_row(path)
@@ -323,7 +323,7 @@ def read_numbers(path: Path) -> dict[str, float]:
         if len(rows) != 1:
             raise RequestError(
                 "table-of-several-rows", f"{path} is a table of several rows", seen=f"{len(rows)} rows",
-                expected="one row, or `row: COLUMN` in the map, the column with the cases' names",
+                expected="one row, or `row: COLUMN` in the map, where COLUMN holds the cases' names",
             )  # fmt: skip
         return _numbers_of(rows[0].items())
     try:
@@ -335,7 +335,7 @@ def read_numbers(path: Path) -> dict[str, float]:
 
 
 def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
-    """Return one number of a case, scaled. RequestError: it is not where the map states, or not a finite number."""
+    """Return one number of a case, scaled. RequestError: the number is not where the map states, or is not finite."""
     column = about.column or name
     if about.file is None:
         raise RequestError("number-without-file", f"{name} has no file in the map", seen="no file",
@@ -375,7 +375,7 @@ def _one_file(root: Path, relative: str, name: str) -> Path:
     found = sorted(root.glob(relative)) if "*" in relative else [root / relative]
     if len(found) != 1 or not found[0].is_file():
         raise RequestError("number-file-missing",
-                           f"the file of {name} is missing" if len(found) < 2 else f"several files could hold {name}",
+                           f"the file with {name} is missing" if len(found) < 2 else f"several files may hold {name}",
                            seen=", ".join(map(str, found[:3])) if len(found) > 1 else f"no file {root / relative}",
                            expected="one file")  # fmt: skip
     return found[0]
@@ -385,18 +385,18 @@ def _last_row(path: Path) -> dict[str, float]:
     lines = [line.strip() for line in _text(path).splitlines() if line.strip()]
     comments = [line.lstrip("# ").strip() for line in lines if line.startswith("#")]
     data = [line for line in lines if not line.startswith("#")]
-    # force.dat puts vectors in brackets, "(total_x total_y total_z)"; "Cd(f)" keeps its brackets.
+    # force.dat puts vectors in brackets, "(total_x total_y total_z)", which are removed; "Cd(f)" keeps its brackets.
     names = [name if "(" in name[1:] else name.strip("()") for name in comments[-1].split()] if comments else []
     values = re.sub(r"[()]", " ", data[-1]).split() if data else []
     if not values or (names and len(names) != len(values)):
         raise RequestError(
             "not-an-openfoam-table",
             f"{path} is not an OpenFOAM table", seen=f"{len(names)} names, {len(values)} values in its last row",
-            expected="a line '# Time name ...' and rows of as many numbers",
+            expected="a line '# Time name ...', and rows with a number for each name",
         )  # fmt: skip
     return _numbers_of(zip(names or [f"column_{i}" for i in range(len(values))], values, strict=True))
 
 
 def _numbers_of(entries: Iterable[tuple[str, Any]]) -> dict[str, float]:
-    """Return the entries that are numbers, or texts of numbers."""
+    """Return the entries whose values are numbers or texts that can be read as numbers."""
     return {name: number for name, value in entries if (number := as_number(value)) is not None}

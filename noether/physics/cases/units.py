@@ -1,4 +1,4 @@
-"""Read and convert units with pint, imported at the first use because it takes a fifth of a second."""
+"""Read and convert units with pint, which is imported at its first use because the import takes 0.2 s."""
 
 import re
 from contextlib import suppress
@@ -10,10 +10,10 @@ USUAL = """
     m in ft yd mi g t lb s min h A K °C °F mol N lbf kgf Pa bar psi ksi atm mHg J cal Wh eV Btu W hp V C F S Ω H Wb T Oe
     l gal Hz rpm kn mph deg rad sr % ppm dB
 """
-"""Units recognised in names, with any of PREFIXES: pint alone reads other words as units, such as Re as charges."""
+"""Units recognised in names, with any of PREFIXES. Pint alone would read more words as units: Re as a charge."""
 PREFIXES = ("", "pico", "nano", "micro", "milli", "centi", "hecto", "kilo", "mega", "giga", "tera")
 SPELT = {"°": "deg", "dBi": "dB", "Nm": "(N*m)", "kNm": "(kN*m)", "Nmm": "(N*mm)"}
-"""Symbols spelt out for pint, which reads them differently: its own Nm is a unit of yarn."""
+"""Symbols rewritten for pint, which would misread them: it reads Nm as a unit of yarn."""
 _FACTOR = re.compile(r"([^\W\d_¹²³]+|°[CF]?|%)(?:\^?([-−]?\d|[⁻¹²³]+))?")
 _DIGITS = str.maketrans("⁻¹²³−", "-123-")
 
@@ -27,7 +27,7 @@ def is_unit(text: str) -> bool:
 
 
 def factor(unit: str, into: str) -> float | None:
-    """Return the factor that converts one unit to another, both without offsets; None if they do not convert."""
+    """Return the factor that converts one unit to another, ignoring offsets; None if the units do not convert."""
     one, other = _read(unit), _read(into)
     if one is None or other is None or one.dimensionality != other.dimensionality:
         return None
@@ -35,14 +35,14 @@ def factor(unit: str, into: str) -> float | None:
 
 
 def of_one_quantity(unit: str, other: str) -> bool:
-    """Return whether two units measure the same quantity, like °F and K; C and F are degrees, not coulomb and farad."""
+    """Return whether two units measure the same quantity, as °F and K do; C and F are read as degrees here."""
     found = [_read({"C": "°C", "F": "°F"}.get(text, text)) for text in (unit, other)]
     return None not in found and found[0].dimensionality == found[1].dimensionality
 
 
 @cache
 def _pint() -> tuple[Any, frozenset[str]]:
-    """Return pint's registry, and its names of the units in USUAL."""
+    """Return pint's registry, and pint's names for the units in USUAL."""
     import pint
 
     registry: Any = pint.UnitRegistry(non_int_type=Fraction)  # exact: a foot is 0.3048 m to the last bit
@@ -57,7 +57,7 @@ def _is_usual(symbol: str) -> bool:
 
 @cache
 def _read(text: str) -> Any:
-    """Return pint's unit for a text; None if it is not a unit, or one that pint cannot multiply, such as dB/m."""
+    """Return pint's unit for a text; None if the text is not a unit, or pint cannot build it (such as dB/m)."""
     if is_unit(text):
         with suppress(Exception):  # any error of its parser, such as for a bracket that is not closed
             words = _FACTOR.sub(lambda own: f"{SPELT.get(own[1], own[1])}**{own[2] or 1}".translate(_DIGITS), text)

@@ -1,4 +1,4 @@
-"""The usual names of simulations' arrays and numbers in files, and the physics that they indicate."""
+"""The usual names that simulation files give to arrays and numbers, and the physics that these names indicate."""
 
 import re
 import unicodedata
@@ -19,10 +19,10 @@ TENSOR = 6
 
 @dataclass(frozen=True)
 class KnownField:
-    """A usual field: its name, a pattern of its names in files, its possible numbers of components, its unit.
+    """A usual field: its name in a map, a pattern of its names in files, its possible numbers of components, its unit.
 
-    The units LENGTH and STRESS depend on the files' system. is_evidence: the field identifies the physics; U and T
-    occur in several.
+    The units LENGTH and STRESS depend on the unit system of the files. is_evidence: whether the name identifies the
+    physics; U and T, for example, occur in several kinds of physics.
     """
 
     name: str
@@ -42,7 +42,7 @@ KNOWN_FIELDS: dict[Physics, tuple[KnownField, ...]] = {
         KnownField("wall_shear", r"(.*wall_?shear|wss).*", (3,), "Pa"),
         KnownField("temperature", r"(t|temp|temperature)(_?mean)?", (1,), "K", is_evidence=False),
     ),
-    # U, S and E are CalculiX' and Abaqus' names; HFL and NT11 their names for heat.
+    # CalculiX and Abaqus use the names U, S and E for solids, HFL and NT11 for heat.
     "solid": (
         KnownField("displacement", r"disp(lacements?)?|deformation", (3,), LENGTH),
         KnownField("displacement", r"u", (3,), LENGTH, is_evidence=False),
@@ -66,38 +66,38 @@ FLOW_NUMBERS = {
     "reference_area": re.compile(r"(frontal_area|ref(erence)?_?area|a_?ref)$"),
     "wind_speed": re.compile(r"(wind_?speed|inlet_velocity|freestream_velocity|(mag_)?u_?inf)$"),
 }
-"""Force coefficients and the numbers that define them, with patterns of their names in files."""
+"""Names of force coefficients and of the numbers that define them, with patterns of their names in files."""
 FLOW_UNITS = {"drag_coefficient": "1", "lift_coefficient": "1", "reference_area": "m²", "wind_speed": "m/s"}
 RESULTS = re.compile(
     r"(^|_)(reactions?|forces?|moments?|torque|drag|lift|c[dls]|cm[xyz]?|nu|nusselt|coeff(icient)?s?|drop|loss(es)?"
     r"|efficiency|max(im(um|al))?|min(im(um|al))?|peak|mean|average|avg|total|heat|deflection|stiffness|compliance|gain)"
     r"(_|$)|eigen(freq|value)|natural_freq|resonan|(^|_)s[1-9]{2}(_|$)|inductan|capacitan|radiated|dissipat"
 )
-"""Words in the names of computed numbers, which a model predicts; names of wave results have many endings."""
+"""Words in the names of computed numbers, which a model is to predict; the names of wave results vary in their ends."""
 RESULT_FILES = re.compile(r"(^|_)(result|output|response)s?(_|$)")
-"""Words in the names of files whose numbers are results, if other files hold the given numbers."""
+"""Words in the names of files whose numbers are results, provided that the inputs are in other files."""
 GIVEN = re.compile(
     r"(^|_)(applied|imposed|prescribed|inlet|ambient|load|reference|ref|input|film|friction|expansion)(_|$)"
 )
-"""Words in the names of numbers given to a simulation, even if a word of RESULTS is in them too."""
+"""Words in the names of numbers given to a simulation; they outweigh the words in RESULTS."""
 ANGLES = re.compile(r"(^|_)(phases?|\w*angle|arg(ument)?|azimuth)(_|$)")
 """Words in the names of fields that may be angles."""
 WAVES = re.compile(r"(^|_)(re|im|real|imag(inary)?)(_|$)")
-"""Words in the names of fields that are parts of complex fields."""
+"""Words in the names of fields that are the real or imaginary parts of complex fields."""
 TURNS = (("deg", (-180.0, 180.0)), ("deg", (0.0, 360.0)), ("rad", (-np.pi, np.pi)), ("rad", (0.0, 2 * np.pi)))
-"""The ranges at whose ends angles wrap around, and their units."""
+"""Units of angles, and the ranges at whose ends the angles wrap around."""
 STRESSES = {"mm": "MPa"}
-"""Units of stress from a solver without units by the unit of length, with forces in N; lengths in m give Pa."""
+"""{unit of length: unit of stress} in solvers without units, if forces are in N; for other lengths, Pa."""
 _BRACKETS = re.compile(r"(?P<name>.*?\S)[\s_]*(?:\[(?P<square>[^\[\]]*)\]|\((?P<round>(?:[^()]|\([^()]*\))*)\))$")
 _SUFFIXED = re.compile(
     r"(.*[^\W_])_(mm|cm|km|um|µm|hPa|kPa|MPa|GPa|bar|mbar|kN|Nm|kJ|MJ|kW|MW|kg|deg|degC|kHz|MHz|GHz|Hz|THz|rpm|dB|dBi|K"
     r"|[pnuµ]F|[nuµm]H|mT|[mk]A|[mk]V|ms)$"
 )
-"""Names with a unit after _, such as length_mm; only units that are neither words nor symbols of other things."""
+"""Names that end in _ and a unit, such as length_mm; units that are also words or other symbols are not included."""
 
 
 def name_and_unit(name: str) -> tuple[str, str]:
-    """Split the unit off a name such as "hole radius [mm]", "T (°C)" or "length_mm"; it is "" if none is named."""
+    """Split a name such as "hole radius [mm]", "T (°C)" or "length_mm" into name and unit ("" if it has no unit)."""
     if suffixed := _SUFFIXED.match(name.strip()):
         return suffixed[1], suffixed[2]
     found = _BRACKETS.match(name.strip())
@@ -108,7 +108,7 @@ def name_and_unit(name: str) -> tuple[str, str]:
 
 
 def plain_name(name: str) -> str:
-    """Return a name in lower-case letters, digits and _, as maps need it; "" if nothing is left of it."""
+    """Return a name in lower-case letters, digits and _, as required in maps; "" if no such character remains."""
     latin = "".join(_latin(letter) for letter in unicodedata.normalize("NFC", name.replace(CASE, "")))
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", latin)
     plain = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
@@ -119,7 +119,7 @@ _UMLAUTS = {"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "U
 
 
 def _latin(letter: str) -> str:
-    """Return a letter in ASCII: ü as ue, é as e, σ as sigma; other letters unchanged."""
+    """Return a letter in ASCII: ü becomes ue, é e, and σ sigma; other letters are unchanged."""
     if unicodedata.name(letter, "").startswith("GREEK"):
         return unicodedata.name(letter).split()[3].lower()
     return _UMLAUTS.get(letter) or "".join(
@@ -128,7 +128,7 @@ def _latin(letter: str) -> str:
 
 
 def known_field(name: str, components: int, physics: Physics) -> KnownField | None:
-    """Return the usual field of this physics that has this name in files, or None."""
+    """Return the usual field of this physics that fits a name in a file, its components and its unit, or None."""
     own, unit = name_and_unit(name)
     plain = plain_name(own)
     for field in KNOWN_FIELDS[physics]:
@@ -140,14 +140,14 @@ def known_field(name: str, components: int, physics: Physics) -> KnownField | No
 
 
 def is_length(unit: str) -> bool:
-    """Return whether a unit, "" if none is stated, is a unit of length."""
+    """Return whether a unit is a unit of length; False for "" (no unit is stated)."""
     return bool(unit) and of_one_quantity(unit, "m")
 
 
 def period_of(name: str, low: float, high: float) -> tuple[str, tuple[float, float]] | None:
-    """Return the unit and the range of an angle that wraps around, by its name and values; None if it is not one.
+    """Return the unit and the range of an angle that wraps around, by its name and values; None for any other field.
 
-    Its values span all but a fiftieth of the range at either end: an angle of attack or of a slope does not.
+    The values of such an angle come within a fiftieth of the range to either end; those of an angle of attack do not.
     """
     plain = plain_name(name_and_unit(name)[0])
     for unit, (start, end) in TURNS if ANGLES.search(plain) else ():
@@ -158,24 +158,24 @@ def period_of(name: str, low: float, high: float) -> tuple[str, tuple[float, flo
 
 
 def number_name(column: str) -> str:
-    """Return a number's name in a map: the usual name if it belongs to force coefficients, else its plain name."""
+    """Return a number's name in a map: its name in FLOW_NUMBERS if a pattern there fits, else its plain name."""
     plain = plain_name(name_and_unit(column)[0])
     return next((name for name, pattern in FLOW_NUMBERS.items() if pattern.match(plain)), plain)
 
 
 def is_result(column: str) -> bool:
-    """Return whether a number is computed by a simulation, rather than given to it, judging by its name."""
+    """Return whether a number, judging by its name, is computed by a simulation rather than given to it."""
     plain = plain_name(name_and_unit(column)[0])
     return bool(RESULTS.search(plain)) and not GIVEN.search(plain)
 
 
 def is_of_results(file: str) -> bool:
-    """Return whether a file holds results, judging by its name."""
+    """Return whether a file, judging by its name, holds results."""
     return bool(RESULT_FILES.search(plain_name(file)))
 
 
 def physics_of(arrays: Iterable[tuple[str, int]], numbers: Collection[str], *, is_openfoam: bool) -> Physics:
-    """Return the physics indicated by arrays, given as (name, components), and by names of numbers."""
+    """Return the physics indicated by arrays, given as (name, components), and by the names of numbers."""
     if is_openfoam or any(number_name(column) in FLOW_NUMBERS for column in numbers):
         return "flow"
     arrays = list(arrays)

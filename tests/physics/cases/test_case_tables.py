@@ -127,9 +127,9 @@ ODD = {
     "unreadable": (one_unreadable, "case car0: no {case}.json"),
     "another sheet": (
         lambda root: write_book(root / "all.xlsx", ["n", "v"], *([f"car{i}", i] for i in range(4))),
-        "all.xlsx: only the first sheet is read, and not notes",
+        "all.xlsx: only the first sheet is read, not notes",
     ),
-    "no table": (csv("name,Cd\ncar0,0,3\ncar1,0,31\n"), "all.csv has a row of more values than columns"),
+    "no table": (csv("name,Cd\ncar0,0,3\ncar1,0,31\n"), "all.csv has a row with more values than columns"),
 }
 
 

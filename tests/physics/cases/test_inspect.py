@@ -121,8 +121,8 @@ def test_a_name_may_hold_a_digit_that_is_no_decimal(tmp_path: Path) -> None:
 ODD = {
     "no-file": (lambda folder: (folder / "volume.vtu").unlink(), "case run_2 without {case}/volume.vtu"),
     "no-array": (without_array, "case run_2 without p at cells"),
-    "components": (with_two_components, "another number of components than 1"),
-    "nan": (with_nan, "T is not finite"),
+    "components": (with_two_components, "an unusual number of components (not 1)"),
+    "nan": (with_nan, "T has values that are not finite"),
     "torn": (torn, "volume.vtu cannot be read"),
 }
 
