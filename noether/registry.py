@@ -1,6 +1,6 @@
 """The built-in kinds of data sets, models and tasks, one line each, and the hooks of the physics wing.
 
-Users' own kinds take the same path: a setting names them by a dotted path (`my_package.MyModel`) in place of a kind.
+A user's own class is built the same way: a setting gives its dotted path (`my_package.MyModel`) in place of a kind.
 Modules are named and not imported, so that reading settings does not load torch.
 """
 

@@ -51,7 +51,7 @@ class Call(Memberless):
 
 
 def bind(words: Sequence[str], engine: str = "") -> Call:
-    """Return the call that a command line requests, possibly Fire's help; `engine`: the container's engine, or "".
+    """Return the call that a command line requests, perhaps Fire's help; `engine`: the container engine, or "".
 
     RequestError: words are missing, unknown or left over; the fix is the line that was probably meant.
     """
@@ -151,7 +151,7 @@ def _spelled_out(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _letters(command: Command) -> dict[str, str]:
-    """Return {one-letter flag: its long name} for each initial that only one of a command's flags and words has."""
+    """Return {one-letter flag: its long name} for each initial that only one of the command's flags and words has."""
     first = Counter(name[0] for name in [*commands.flags_of(command), *commands.words_of(command), "help"])
     return {f"-{name[0]}": name for name in commands.flags_of(command) if first[name[0]] == 1}
 
@@ -214,7 +214,7 @@ def _arranged(call: Call, typed: Sequence[str], line: Sequence[str]) -> Call:
 
 
 def _override(call: Call, name: str, value: str, typed: Sequence[str]) -> str:
-    """Return a setting's flag as an override. The shell passes its value as one word, so its commas are no sweep."""
+    """Return a setting's flag as an override. Its value is one word of the shell, so commas in it make no sweep."""
     from noether.config.schema import RunConfig
 
     if name.partition(".")[0] not in RunConfig.model_fields:

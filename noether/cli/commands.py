@@ -12,7 +12,7 @@ Command: TypeAlias = Callable[..., int | None]
 
 
 class Memberless:
-    """Hide members from Fire, which would treat a word as the name of one: `noether keys`, `export __doc__`."""
+    """Hide members from Fire, which would read a word as a member's name: `noether keys`, `export __doc__`."""
 
     def __dir__(self) -> list[str]:
         return []

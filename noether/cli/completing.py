@@ -1,6 +1,6 @@
-"""Completes a command line for the shells: commands, flags, settings, groups and their options, runs and files.
+"""Complete a command line for the shells: commands, flags, settings, groups and their options, runs and files.
 
-Only the standard library: a shell waits for the answer. Commands and flags are read from the commands themselves, the
+Imports only the standard library, because a shell waits. Commands and flags are read from the commands themselves, the
 groups from their folder, and the settings from completion.txt, which `make docs` writes.
 """
 
@@ -25,7 +25,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """Values of the commands' own words and flags."""
 ANY = dict.fromkeys(("scripts", "paths", "folder", "cases", "map", "out", "mesh", "volume", "truth"), ("",))
 FILES: dict[str, tuple[str, ...]] = {"hp": (".yaml",), "dataset_root": (), "output_path": (), **ANY}
-"""Words, flags and settings that name a file, with the endings that it may have; without any: a folder."""
+"""Words, flags and settings that name a file, with the endings that the file may have; no endings mean a folder."""
 RUNS = ("run", "runs", "resume", "initial_weights")
 """Words, flags and settings that name a run folder."""
 
@@ -41,13 +41,13 @@ def shell_script(shell: str) -> str:
 def complete_here(arguments: Sequence[str]) -> int:
     """Print the candidates for the last word, one a line; return the exit code.
 
-    `arguments` are the shell, then for bash the line up to the cursor, for the others its words, the program first.
+    `arguments` are the shell's name and the line up to the cursor: one text for bash, a list of words for the others.
     """
     shell, *rest = arguments
     words = split_line(rest[0]) if shell == "bash" else list(rest)
     found = complete(words)
     if shell == "bash":
-        # bash takes = and : for the ends of words, and replaces what comes after the last.
+        # bash also ends words at = and :, and replaces only the text after the last of these.
         kept = max(words[-1].rfind(mark) for mark in "=:") + 1
         found = [re.sub(r"([\s\"'\\$`&;|<>()*?\[\]!])", r"\\\1", candidate[kept:]) for candidate in found]
     print("\n".join(found))
@@ -66,7 +66,7 @@ def split_line(line: str) -> list[str]:
 
 
 def complete(words: Sequence[str]) -> list[str]:
-    """Return completions of the last word; the first is the program. Those ending in =, / or . can be continued."""
+    """Return completions of the last word; the first is the program. One that ends in =, / or . can be continued."""
     program, *typed = words
     *before, word = [*filter(None, [programs().get(Path(program).name)]), *typed] or [""]
     before = before[before[1:2] == ["run"] and before[0] in ("plan", "submit") :]
@@ -129,7 +129,7 @@ def _values(name: str, typed: str) -> list[str]:
 
 
 def _runs(typed: str) -> list[str]:
-    """Return run folders and the folders above them; those in `runs` even before a slash is typed."""
+    """Return run folders and the folders above them; list the runs in `runs` even before a slash is typed."""
     places = {typed.rpartition("/")[0] or ("" if typed.startswith("/") else "."), "runs"}
     found = (str(config.parent) for place in sorted(places) for config in sorted(Path(place).glob("*/config.yaml")))
     return _starting(typed, dict.fromkeys(found)) or _files(typed, ())

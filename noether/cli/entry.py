@@ -19,7 +19,7 @@ from noether.common.sanitize import shown_text
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit with its code. If the program is named like a command, as in the image, run that one."""
+    """Run one command and exit with its code. If the program has a command's name, as in the image, run that."""
     named = programs().get(Path(sys.argv[0]).name) if arguments is None else None
     arguments = [*([named] if named else []), *(sys.argv[1:] if arguments is None else arguments)]
     open_closed_streams()

@@ -10,8 +10,8 @@ def checkpoints(
     """List a run's checkpoints, read them back, or remove old ones.
 
     Args:
-        verify: read every file and compare its SHA-256
-        prune: show which would be removed; --yes removes them. The best one and at least one intact one are kept
+        verify: read every file and compare its SHA-256 with the recorded one
+        prune: show the checkpoints to remove; --yes removes them. The best and at least one intact checkpoint stay
         keep: how many of the newest intact checkpoints --prune keeps (default: the run's keep_checkpoints)
         yes: with --prune: remove them
     """
@@ -62,7 +62,7 @@ def logs(run: str, *, rank: str | None = None, follow: bool = False) -> int:
 
 
 def watch(*runs: str, port: str | None = None) -> int:
-    """Show runs on a local page that follows them: curves, time, ranks, logs, pictures; several compared.
+    """Show runs on a local page that follows them, and compares several: curves, time, ranks, logs, pictures.
 
     The page only reads, and only this machine can open it; runs on other machines are followed through their
     folders. Ctrl-C ends the page, not the runs.
@@ -83,7 +83,7 @@ def cancel(run: str) -> int:
 
 
 def doctor(*overrides: str, hp: str | None = None, json: bool = False, timeout: str | None = None) -> int:
-    """Find out what is wrong with this machine, job or image, and the line that fixes it.
+    """Find out what is wrong with this machine, job or image, and print the line that fixes it.
 
     Started alone, it checks this machine; under srun, torchrun or mpirun, every rank takes part and rank 0 reports.
     It trains nothing, and ends within a minute even if something hangs.
@@ -106,7 +106,7 @@ def submit(
 
     Args:
         overrides: settings and groups, as for train: slurm.nodes=2 slurm.gpus_per_node=4 (noether help slurm)
-        multirun: one job array with a run for each value of seed=1,2,3
+        multirun: submit one job array with a run for each value of seed=1,2,3
         print: write the job script to standard output, for noether submit --print … | sbatch
         dry_run: show the plan and the script; submit nothing
     """
@@ -127,13 +127,13 @@ def lint(
     Args:
         scripts: files, folders, and overrides of the configuration: job.sbatch trainer.effective_batch_size=64
         hp: a YAML file with settings: also check that the job's ranks can share its batch
-        fix: write the fixes that cannot be wrong into a copy beside each script: job.fixed.sbatch
+        fix: make the safe fixes in a copy beside each script: job.fixed.sbatch
         json: short for --format json
         format: text, json, github (annotations) or sarif (code scanning)
         rules: list the rules; check nothing
-        slurm: the cluster's version of Slurm, such as 23.02: also report what only some versions do
+        slurm: the cluster's version of Slurm, such as 23.02: also report faults that only some versions have
         site: a file with the site's partitions, required options and version of Slurm (slurm-lint's README)
-        advice: also show advice: what is allowed and could be better
+        advice: also show advice: lines that work but could be better
     """
     from noether.jobs.lint import RULES, lint
     from slurm_lint.command import list_rules

@@ -45,7 +45,7 @@ def key_of(word: str) -> str:
 
 
 def refusal(trace: Any, typed: Sequence[str], engine: str) -> RequestError:
-    """Return the refusal of a line that Fire could not bind; the trace's last element has the reason and the rest."""
+    """Return the refusal of a line that Fire could not bind; the trace ends with the reason and the words left over."""
     found, reason, left = trace.GetResult(), trace.elements[-1].ErrorAsStr(), list(trace.elements[-1].args)
     if isinstance(found, CommandGroup):
         return _unknown_command(typed, sum(len(element.args or ()) for element in trace.elements[:-1]), engine)
@@ -85,7 +85,7 @@ def flag_without_value(name: str) -> RequestError:
 
 def not_fires(line: Sequence[str], after: Sequence[str]) -> RequestError:
     """Return the refusal of words after `--`, which Fire would ignore or take as its own flags."""
-    return RequestError("words-after-two-hyphens", "what comes after -- is for Fire, not for the command",
+    return RequestError("words-after-two-hyphens", "the words after -- are for Fire, not for the command",
                         seen=shlex.join(["--", *after]), expected="-- --help or -- --completion SHELL",
                         fix=_line(*line, *(word for word in after if word not in OF_FIRE)))  # fmt: skip
 
@@ -108,7 +108,7 @@ def unknown_flag(verb: str, name: str, value: str, typed: Sequence[str]) -> Requ
 
 
 def _flag_meant(verb: str, typed: str, value: str, own: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the flag that was meant, and the line to type if it was no flag; "" for what is unknown."""
+    """Return the flag that was meant, and the line to type if no flag was meant; "" for either if unknown."""
     from noether.config.explain import other_words, resolve_alias
     from noether.config.layers import file_meant
     from noether.config.schema import RunConfig

@@ -56,13 +56,13 @@ def run(
 ) -> int:
     """Run any training script on the devices of this machine or job, unchanged: noether run train.py --lr 0.1
 
-    Its ranks are found, placed, watched and ended as those of train; each has the variables that torchrun sets.
-    noether plan run … is noether run --dry-run …, and noether submit run … noether run --submit …
+    Its ranks are found, placed, watched and ended like those of train; each has the variables that torchrun sets.
+    noether plan run … means noether run --dry-run …, and noether submit run … means noether run --submit …
 
     Args:
         overrides: settings of the launch (--devices 0,1), then the script, then the script's own words
         module: run a module in place of a script, as python -m does; its own words follow
-        submit: submit it to Slurm, with the settings in the slurm section; 75 has it queued again
+        submit: submit the script to Slurm with the settings in the slurm section; exit code 75 requeues the job
         print: with --submit: write the job script to standard output
         dry_run: show where the ranks would be, and why; with --submit also the job script; start nothing
     """
@@ -126,13 +126,13 @@ def predict(
     """Predict the fields on a mesh or on points of your own, at any resolution.
 
     A mesh is expected in the axes and the unit of length of the training files. The fields are written in the same
-    axes, on the mesh in its own unit. Scaling comes from the checkpoint. Of several runs, the mean is predicted, with
-    their spread and an interval that the validation split calibrates.
+    axes, on the mesh in its own unit. Scaling comes from the checkpoint. For several runs, the mean is written, with
+    their spread and an interval calibrated on the validation split.
 
     Args:
-        runs: further runs on the same data; a folder of runs or a sweep stands for its runs
-        interval: percent of a new case that the interval is to cover, or none (default: 90 for several runs)
-        volume: also predict at these points in the air, and write OUT_volume: .npy (N, 3), or the points of a mesh
+        runs: further runs on the same data; a folder of runs, or a sweep, adds all its runs
+        interval: percentage of a new case that the interval should cover, or none (default: 90 for several runs)
+        volume: a file of points in the air, .npy (N, 3) or a mesh: predict there too, and write OUT_volume
         truth: true values at the mesh's points, as .npy; truth and error are then written too
     """
     from noether.checkpoints.run_settings import WantedModel
@@ -150,10 +150,10 @@ def sensitivity(
     scale: str | None = None, axes: str = "files", chunk: str = "16384", set: str = "",
     weights: str | None = None, checkpoint: str | None = None, trust: bool = False,
 ) -> int:  # fmt: skip
-    """Say what changes an output: its gradient at every surface point and by every parameter.
+    """Show what changes an output: its gradient at every surface point and with respect to every parameter.
 
-    The file has the gradient per m at each point of the mesh, and what the output gains where 1 m² of the surface is
-    moved outwards by 1 m. Neighbours, nearest points and the reference area are held.
+    The file has the gradient per m at each point of the mesh, and the gain of the output if 1 m² of the surface there
+    moves outwards by 1 m. Neighbours, nearest points and the reference area are held fixed.
 
     Args:
         of: drag_coefficient or another coefficient or output (default: the only one); "mean FIELD", "max FIELD"
@@ -211,7 +211,7 @@ def prepare(
         paths: CASES OUT: the folder that contains the cases (or its archive), and the folder to make (dataset_root)
         map: a file that inspect wrote, or a ready map: openfoam, ahmedml, drivaerml, drivaernetpp, shapenet_car
         skip_broken: leave out the cases that are refused, and name them
-        dry_run: count the cases and say what would be prepared; write nothing
+        dry_run: count the cases and show what would be prepared; write nothing
     """
     from noether.physics.cases.commands import prepare_here
 

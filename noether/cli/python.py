@@ -125,11 +125,11 @@ def train(words: Words = (), **settings: Any) -> "LoadedRun":
 
     Args:
         words: what is typed after `noether train`, as one text or as a list.
-        settings: they count over the words; and hp, reset and tb, the flags of the command.
+        settings: settings, which override the words; also the command's flags hp, reset and tb.
 
-    It trains in a process of its own, and an interrupt stops it with everything saved. In a task of srun, torchrun or
-    mpirun it is a rank of their run, as `noether train` is. RequestError: as for the command; RunEnded: it failed, or
-    was stopped.
+    Training runs in a separate process; an interrupt saves everything and stops it. In a task of srun, torchrun or
+    mpirun, this process trains as one rank of the run, as `noether train` does. RequestError: as for the command;
+    RunEnded: the run failed or was stopped.
     """
     with _refusals_of("train"), tempfile.TemporaryDirectory(prefix="noether-") as scratch:
         _refuse_inside_a_rank()
@@ -200,7 +200,7 @@ def _plain(name: str, value: Any) -> Any:
     path = f"{value.__module__}.{value.__qualname__}"
     if path.startswith("__main__") or "<" in path:
         raise RequestError("class-not-importable", f"ranks cannot import {path}", seen=f"{name}={path}",
-                           expected="a class of a module, which each rank imports by its name",
+                           expected="a class in a module that each rank can import by name",
                            fix=f"write it into my_module.py, and {name}=my_module.{value.__name__}"
                            "      (in a notebook: %%writefile my_module.py)")  # fmt: skip
     return path
@@ -236,7 +236,7 @@ def _ended(code: int, path: Path | None, text: str, verb: str, about: str = "") 
 
 @contextmanager
 def _refusals_of(verb: str) -> Iterator[None]:
-    """Rewrite the fix of a refusal as a Python call, if it is a word of the command line."""
+    """Rewrite the fix of a refusal as a Python call, if the fix is a word of the command line."""
     try:
         yield
     except RequestError as error:

@@ -1,4 +1,4 @@
-"""Write files and folders atomically: readers see all of one or none of it."""
+"""Write files and folders atomically: readers see a whole file or folder, or none."""
 
 import ctypes
 import errno
@@ -26,7 +26,7 @@ class Writer:
     """
 
     def check(self) -> None:
-        """Return if this process may write, else raise the reason."""
+        """Return if this process may write, else raise an error that gives the reason."""
 
     def partial(self, path: Path) -> Path:
         """Return an unguessable temporary path beside `path` to write to before publishing; create the folder."""
@@ -133,7 +133,7 @@ def say_if_forbidden(writer: Writer) -> None:
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or a folder's names, to the disk: else a power cut may leave an empty file under its name."""
+    """Flush a file, or a folder's entries, to the disk: otherwise a power cut may leave an empty file of that name."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -156,14 +156,14 @@ DISK_ERRNOS = frozenset(
         *(errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ETXTBSY),
     )
 )
-"""Errors of a disk or file server that cannot serve now; never a mistake of the program."""
+"""Error numbers of a disk or file server that cannot serve a request now; never a mistake in the program."""
 
 
 @contextmanager
 def refusals_told(
     folder: Path, errnos: Container[int | None] | None = None, *, elsewhere: str = ELSEWHERE
 ) -> Iterator[None]:
-    """Turn an OSError from a required read or write in a run folder into DiskRefusal; if `errnos`, only these."""
+    """Turn an OSError from a required read or write in a run folder into DiskRefusal, or only those in `errnos`."""
     try:
         yield
     except OSError as error:
@@ -179,14 +179,14 @@ def refusals_told(
 
 
 MOST_HELD_BACK = 64 * 2**20
-"""Bytes kept in memory while the disk refuses writes; later records are lost, with a warning."""
+"""Largest number of bytes kept in memory while the disk refuses writes; later records are lost, with a warning."""
 
 
 class AppendingFile:
     """Append records immediately; hold back those that the disk refuses, and write them before the next record.
 
     No record is cut or duplicated. If the file was replaced, appending continues in the new file; if it was removed,
-    it is rewritten from the open descriptor. Both first check `writer`, and call `warn`.
+    it is rewritten from the open descriptor. In both cases it first checks `writer`, and calls `warn`.
     """
 
     def __init__(self, path: Path, writer: Writer = UNFENCED, warn: Callable[[str], None] = lambda text: None) -> None:
@@ -233,7 +233,7 @@ class AppendingFile:
             self._close()
 
     def _close(self) -> None:
-        # The number may soon belong to another file, while a thread delayed by a slow disk still asks for a flush.
+        # The descriptor may soon belong to another file, while a thread delayed by a slow disk still wants to flush it.
         descriptor, self._descriptor = self._descriptor, -1
         os.close(descriptor)
 
@@ -247,7 +247,7 @@ class AppendingFile:
         self._refused = False
 
     def _follow_name(self) -> None:
-        """Reopen the file if another one has its name now, or none has."""
+        """Reopen the file if its name now belongs to another file, or to none."""
         own = os.fstat(self._descriptor)
         try:
             named = os.lstat(self.path)

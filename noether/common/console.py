@@ -1,4 +1,4 @@
-"""Prints the output of one rank: on the terminal and in its log file."""
+"""Print the output of one rank on the terminal and to the rank's log file."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ _MPI_STARTERS = ("mpirun", "mpiexec", "orterun", "prterun", "orted", "prted")
 
 
 class _Terminal(RichConsole):
-    """A terminal whose reader may leave (`noether train | head`); all output passes through `shown_text`."""
+    """A terminal or pipe whose reader may leave (`noether train | head`); all output passes through `shown_text`."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
@@ -61,7 +61,7 @@ class Console:
         self.say(Text(f"warning: {text}", style="yellow"))
 
     def only_log(self, *renderables: RenderableType, sep: str = " ") -> None:
-        """Print to the log file alone."""
+        """Print only to the log file."""
         if self._log is not None:
             with suppress(OSError):
                 self._log.print(*renderables, sep=sep, markup=False)

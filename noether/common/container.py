@@ -24,12 +24,12 @@ def container_engine(environ: Mapping[str, str], root: Path = Path("/")) -> str:
 
 
 def image_engine(environ: Mapping[str, str]) -> str:
-    """Return the engine if this is a container of the project's image, else "": only there do commands differ."""
+    """Return the engine if this is a container of the project's image, else "". Commands differ only there."""
     return container_engine(environ) if IMAGE_RECORD.exists() else ""
 
 
 def container_line(engine: str, environ: Mapping[str, str], option: str) -> str:
-    """Return the line that starts this container with one more option (docker run --gpus all …); "" outside one."""
+    """Return the line that starts this container with one more option (docker run --gpus all …); "" outside."""
     if not engine:
         return ""
     if engine != "apptainer":

@@ -1,4 +1,4 @@
-"""Count the CPUs that this process may use, and share them out as threads of ranks (plan, run, doctor)."""
+"""Count the CPUs that this process may use, and divide them among ranks as threads (for plan, run and doctor)."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -127,7 +127,7 @@ def cpus_near(pci_address: str, root: Path = Path("/")) -> set[int]:
 def stay_on(cpus: Iterable[int], threads: int) -> tuple[int, ...] | None:
     """Bind every thread of this process to those of `cpus` that it may use, and return them.
 
-    If they are fewer than `threads`, or already all that it may use, change nothing and return None.
+    If these are fewer than `threads`, or already all the CPUs that it may use, change nothing and return None.
     """
     allowed = os.sched_getaffinity(0)
     near = allowed & set(cpus)

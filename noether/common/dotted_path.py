@@ -1,4 +1,4 @@
-"""Turn a name in the settings into an object: built-in kinds by short name, user code only after it was granted."""
+"""Turn a name in the settings into an object: built-in kinds by short name, user code only if it has been granted."""
 
 import importlib
 import importlib.util
@@ -16,7 +16,7 @@ from noether.common.processes import EndedBySignal, leaving_as_told
 from noether.common.suggest import nearest
 
 LISTS = ("trainer.callbacks", "tracker.services")
-"""Settings that hold several names."""
+"""Settings that hold a list of names."""
 
 
 class GrantedCode(frozenset[str]):

@@ -57,7 +57,7 @@ class RequestError(NoetherError):
 
     @property
     def parts(self) -> dict[str, str]:
-        """The arguments it was built from: `RequestError(**error.parts | {"fix": …})` changes only the fix."""
+        """The arguments that built this error: `RequestError(**error.parts | {"fix": …})` changes only the fix."""
         return {name: getattr(self, name) for name in ("code", "summary", "seen", "expected", "fix", "mount")}
 
     def __reduce__(self) -> tuple[type["RequestError"], tuple[str, str], dict[str, str]]:
@@ -128,7 +128,7 @@ def path_refusal(error: BaseException) -> RequestError | None:
     return RequestError("no-permission", f"no permission for {error.filename}",
                         seen=f"{error.strerror}, as user {os.geteuid()}",
                         expected="files and folders that this user may read",
-                        fix=f"ls -ld {error.filename}      (shows whose it is; or name another path)",
+                        fix=f"ls -ld {error.filename}      (shows its owner; or name another path)",
                         mount=os.path.dirname(str(error.filename)) or ".")  # fmt: skip
 
 

@@ -24,7 +24,7 @@ def whole(text: str) -> int | None:
 
 
 def whole_number(environ: Mapping[str, str], name: str, low: int = 0, high: int = 10**18) -> int:
-    """Return the whole number that a variable holds. RequestError: it holds none, or one that is out of bounds."""
+    """Return the whole number that a variable holds. RequestError: it is not a whole number, or is out of bounds."""
     number = whole(environ[name].strip())
     if number is not None and low <= number <= high:
         return number
@@ -69,7 +69,7 @@ def first_of(parts: Sequence[str], most: int, mark: str = ", ") -> str:
 
 
 def number_text(value: Any, digits: int = DIGITS) -> str:
-    """Format a number with `digits` significant digits; from a million up and below a ten-thousandth as 1.235e-5."""
+    """Format a number with `digits` significant digits; from a million up and below a ten-thousandth like 1.235e-5."""
     if finite(value) is None:
         return NONE
     mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")

@@ -19,9 +19,9 @@ from pathlib import Path
 from noether.common.errors import RequestError
 
 IMAGE_RECORD = Path("/opt/noether/image.json")
-"""Written when the image is built; it exists only in an image whose entry point is this program."""
+"""A file written when the image is built; it exists only in an image whose entry point is this program."""
 
-# Caches of compilers and libraries. On an NFS home they crash jobs of several ranks; a read-only root has no room.
+# Caches of compilers and libraries. On an NFS home they crash jobs of several ranks; a read-only root cannot hold them.
 CACHES = {
     "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "CUDA_CACHE_PATH": "cuda",
     "MPLCONFIGDIR": "matplotlib",
@@ -111,7 +111,7 @@ def _choose_socket_folder(temporary: Path) -> None:
 def own_folder(temporary: Path) -> Path:
     """Create this user's folder in the shared temporary folder and return it; nobody else can put code into it.
 
-    If another user made it, it is a link, or others can write to it, create one with a random name and print why.
+    If that folder is another user's, is a link, or is writable by others, create one with a random name and print why.
 
     RequestError: no folder can be made.
     """
@@ -148,7 +148,7 @@ def _why_not_own(folder: Path, user_id: int) -> str:
 
 def _nowhere_to_write(seen: str) -> RequestError:
     return RequestError("no-cache-folder", "there is no place for caches and temporary files", seen=seen,
-                        expected="a folder of this machine that can be written",
+                        expected="a writable folder on this machine",
                         fix="docker run --tmpfs /tmp …      (or TMPDIR=FOLDER)")  # fmt: skip
 
 

@@ -125,7 +125,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, s
 """Signals that ask a run to save everything and stop; closing a terminal sends SIGHUP."""
 
 ENDS_OF_OTHERS = (signal.SIGTERM, signal.SIGHUP)
-"""Signals sent to every process of a step or terminal that ends."""
+"""Signals sent to every process of a step or a terminal when that ends."""
 
 
 @contextmanager
@@ -145,7 +145,7 @@ SECOND_INTERRUPT_S = 0.5
 """Two Ctrl-C within this time count as one: a terminal, a shell and a container may each forward it."""
 
 JOB_STOP_SIGNAL = "USR2"
-"""The signal that asks a job's ranks to save and stop; Slurm sends it before the time limit, `noether cancel` too.
+"""The signal that tells a job's ranks to save and stop. Slurm sends it before the time limit; so does `noether cancel`.
 
 submitit uses the same signal. NCCL uses SIGUSR1 in places (submitit #1697).
 """
@@ -165,7 +165,7 @@ def leave_when_told() -> None:
 
 @contextmanager
 def leaving_as_told() -> Iterator[None]:
-    """Re-raise a signal's exception caught in an import: in `__set_name__`, Python 3.11 makes it a RuntimeError."""
+    """Re-raise a signal's exception from an import: raised in `__set_name__`, Python 3.11 makes it a RuntimeError."""
     try:
         yield
     except RuntimeError as error:

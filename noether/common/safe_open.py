@@ -15,7 +15,7 @@ from pathlib import Path
 from noether.common.processes import boot_id
 
 LARGEST = 2**26
-"""Largest file, in bytes, that is read whole. Only a run's history comes near it, and it has its own limit."""
+"""Largest file, in bytes, that is read whole. Only a run's history gets this large, and it has its own limit."""
 _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -75,7 +75,7 @@ def open_to_append(path: Path, flags: int = os.O_WRONLY) -> int:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder if missing; its parent must exist. Check both with `refuse_strangers_link`."""
+    """Create a folder if missing; its parent must exist. NotPlainFile: either is another user's link."""
     refuse_strangers_link(path.parent)
     path.mkdir(exist_ok=True)
     refuse_strangers_link(path)

@@ -23,7 +23,7 @@ def shown_log(text: str) -> str:
 
 
 def shortened(text: str, most: int = 100) -> str:
-    """Return a value on one line; if it is cut, with its length."""
+    """Return a value on one line of at most `most` characters; append the full length if the value is cut."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 20]}… ({len(text)} characters)"
 

@@ -37,7 +37,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     ours, lowered = {one.lower(): one for one in known}, name.lower()
     exact = [word for word in (lowered, OTHER_NAMES.get(lowered)) if word in ours]
     begun = [one for one in ours if len(lowered) >= 3 and one.startswith(lowered)]
-    # In a short name, one letter is a large part.
+    # In a short name, one letter is a large part of the name.
     similar = get_close_matches(lowered, ours, n=1, cutoff=0.6 if len(name) < 4 else 0.7)
     longest_first = sorted((one for one in ours if len(one) >= 3), key=len, reverse=True)
     within = [one for one in longest_first if lowered.startswith(one) and "/" not in lowered]
@@ -82,9 +82,9 @@ _WITH_UNIT = re.compile(r"([-+]?\d[\d_', ]*(?:\.\d*)?(?:e[-+]?\d+)?)\s*([a-z]*|%
 
 
 def number_meant(text: str, unit: str = "", *, whole: bool = False) -> str | None:
-    """Convert a number typed with a unit into the number that a setting in `unit` accepts; None if it is no number.
+    """Convert a number typed with a unit into the number that a setting in `unit` accepts; else None.
 
-    64G is 64 (gb), 1:00:00 and 0-1 are 60 (min) because Slurm reads times so; 1k is 1000, 10 % is 0.1, 3 epochs is 3.
+    64G is 64 (gb), 1:00:00 and 0-1 are 60 (min) because Slurm reads them so; 1k is 1000, 10 % is 0.1, 3 epochs is 3.
     """
     factors, number = _UNITS[unit], None
     with suppress(LookupError, ValueError, OverflowError):  # An unknown unit, or thousands of digits.

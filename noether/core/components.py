@@ -144,7 +144,7 @@ def misfit(called: Callable[..., Any], *arguments: str) -> str:
 
 
 def check_arguments(own: type, calls: Mapping[str, Sequence[str]]) -> None:
-    """Refuse a class with a method that does not accept the arguments that a run passes; methods may be absent."""
+    """Refuse a class if one of its methods does not accept the arguments that a run passes; methods may be absent."""
     for name, arguments in calls.items():
         method = inspect.getattr_static(own, name, None)
         if isinstance(method, FunctionType) and (why := misfit(method, "self", *arguments)):
@@ -158,5 +158,5 @@ def _parameters(factory: Callable[..., Any]) -> list[inspect.Parameter]:
     if isinstance(factory, type):
         owner = next(base for base in factory.__mro__ if "__init__" in vars(base))
         if (owner.__module__, owner.__name__) == ("torch.nn.modules.module", "Module"):
-            return []  # Without a constructor of its own: torch's is declared as taking anything.
+            return []  # The class has no constructor, and torch's is declared to take anything.
     return list(inspect.signature(factory).parameters.values())

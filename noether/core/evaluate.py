@@ -1,4 +1,4 @@
-"""Evaluate weights on every sample of a split; each sample counts once for any world size."""
+"""Evaluate weights on every sample of a split; each sample is counted exactly once, whatever the world size."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +32,9 @@ SplitMetrics = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates samples of a run's problem by its settings, sharing them among the ranks.
+    """Evaluates samples of a run's problem as its settings say, and divides them among the ranks.
 
-    usual_batch_size: samples at once if the settings give no number.
+    usual_batch_size: the number of samples that a rank evaluates at once if the settings give none.
     at_boundary: called equally often on every rank, between batches; an exception from it ends the evaluation.
     """
 
@@ -48,7 +48,7 @@ class Evaluator:
 
     @property
     def batch_size(self) -> int:
-        """The samples that a rank evaluates at once; independent of the number of ranks if the loss compares them."""
+        """The number of samples in a batch of a rank; independent of the world size if the loss compares samples."""
         trainer = self.config.trainer
         usual = trainer.effective_batch_size if self.problem.task.compares_samples else self.usual_batch_size
         return trainer.evaluation_batch_size or usual
@@ -64,7 +64,7 @@ class Evaluator:
     ) -> SplitMetrics:
         """Evaluate the given samples of a data set over all ranks.
 
-        Each rank evaluates every world_size-th sample, or batch if the loss compares samples; none is dropped.
+        Each rank evaluates every world_size-th sample, or batch if the loss compares samples; no sample is dropped.
         The metrics are gathered by sample and returned in order, so that no sum depends on the number of ranks.
 
         model, dataset, indices: the weights, and the samples of the data set.
@@ -143,7 +143,7 @@ def _in_order(
         raise RequestError(
             "metrics-differ", "the batches of an evaluation differ in their metrics",
             seen=f"{', '.join(odd)} in some of them only",
-            expected="the same metrics of every sample: NaN where it has none, which `summarise` leaves out",
+            expected="the same metrics for every sample; `summarise` leaves out NaN, for a missing value",
             fix="give every batch the same keys in the metrics of task.kind",
         )  # fmt: skip
     ordered: SplitMetrics = {name: np.empty(samples) for name in names}
@@ -159,7 +159,7 @@ HISTOGRAM_BINS = 80
 
 
 def point_errors(task: Task, physical: Predictions, batch: Batch) -> dict[str, np.ndarray]:
-    """Return the signed errors of a batch's points by field, prediction − truth in its unit, for the histograms.
+    """Return {field: signed errors at a batch's points}, prediction − truth in the field's unit, for the histograms.
 
     If samples have very many points, use evenly spaced ones.
     """
@@ -208,7 +208,7 @@ def write_cases(
         errors: {field: signed errors of points, in its unit}.
         shown: the cases whose fields are written.
         about: further facts of the evaluation for the report.
-        most_points: the most points written of each set of a case, spread about evenly (None: all).
+        most_points: the largest number of points written per set of a case, spread about evenly (None: all points).
     """
     arrays: dict[str, np.ndarray] = {f"metrics/{name}": values for name, values in sample_metrics.items()}
     for name, parts in errors.items():

@@ -28,7 +28,7 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
     RequestError: a recognised mistake: the model reads a key that samples lack, takes or returns a tensor instead of a
     dictionary, or has no parameters to train; the loss has no gradient; the loss or a metric has the wrong shape, for
     one sample or for two. Other failures of the model or the loss are left to training, which shows their traceback;
-    a failing metric ends the start now, not at the first evaluation.
+    a failing metric ends the run here, not at its first evaluation.
     """
     model, task = problem.model, problem.task
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -92,9 +92,9 @@ def find_comparison(problem: Problem, group: Group, precision: Precision) -> str
 
 
 def _comparison(problem: Problem, device: torch.device, precision: Precision) -> str:
-    """Compare the loss of four samples with the mean over single samples and over halves, in evaluation mode.
+    """Compare the loss of four samples with the mean loss of single samples and of halves, in evaluation mode.
 
-    Batches of different sizes draw different random numbers. If the loss draws any, pairs are compared instead: for a
+    Batches of different sizes draw different random numbers. If the loss draws any, compare pairs instead: for a
     mean, L(a, b) + L(c, d) = L(a, d) + L(c, b). Half precision is not used: rounding would hide small differences.
     """
     task, model, samples = problem.task, problem.model, len(problem.train_indices)
@@ -141,7 +141,7 @@ def check_stream(problem: Problem, group: Group) -> str:
         raise RequestError(
             "stream-validation-not-apart", f"the validation split of {train.kind} repeats another split",
             seen="the same first samples", expected="separate samples for split='validation'",
-            fix=f"if split == 'validation': ...      (in {train.kind}; or dataset.validation_fraction=0 asks for none)",
+            fix=f"if split == 'validation': ...      (in {train.kind}; or dataset.validation_fraction=0 for none)",
         )  # fmt: skip
     first = group.from_first(digest)
     if group.world_size > 1 and (digest is None or digest != first):
@@ -210,7 +210,7 @@ def _try_metrics(task: Task, predictions: Predictions, batch: Batch) -> None:
         raise RequestError(
             "metrics-without-loss", f"the metrics of {kind} have no loss",
             seen=", ".join(map(str, metrics)) if isinstance(metrics, Mapping) else _kind_of(metrics),
-            expected="a dictionary of each sample's metrics, by which checkpoints are compared: `loss` among them",
+            expected="a dictionary of each sample's metrics with `loss`, by which checkpoints are compared",
             fix=f"return {{**super().metrics(predictions, batch), …}} in {kind}.metrics",
         )  # fmt: skip
     samples = len(next(iter(batch.values())))
@@ -227,7 +227,7 @@ def _kind_of(value: object) -> str:
 
 
 def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestError | None:
-    """Return the refusal for an error of the forward pass whose cause is known, else None."""
+    """Return the refusal that explains an error of the forward pass; None if its cause is unknown."""
     names = ", ".join(name for name in batch if name != "index")
     if isinstance(error, KeyError):
         key = str(error.args[0]) if error.args else ""

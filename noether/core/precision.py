@@ -18,7 +18,7 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Precision:
-    """float32 and float64 hold weights and arithmetic; bf16 and fp16 are autocast over float32 weights."""
+    """A run's precision. float32 and float64: weights and arithmetic; bf16 and fp16: autocast of float32 weights."""
 
     name: str
     device_type: str
@@ -40,7 +40,7 @@ class Precision:
         return torch.autocast(self.device_type, AUTOCAST[self.name])
 
     def scaler(self) -> torch.amp.GradScaler:
-        """Return the loss scaler: fp16's small gradients need one, the others pass through it unchanged."""
+        """Return the loss scaler. The small gradients of fp16 need it; in other precisions it changes nothing."""
         return torch.amp.GradScaler(self.device_type, enabled=self.name == "fp16")
 
 
@@ -84,7 +84,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 FULL = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
-"""Texts of plain RuntimeErrors of torch 2.13 for full memory: the CPU's allocator, and libraries that allocate."""
+"""Texts of torch 2.13's plain RuntimeErrors for full memory, from the CPU's allocator and from libraries."""
 
 
 def is_full(error: BaseException) -> bool:

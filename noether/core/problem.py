@@ -25,7 +25,7 @@ from noether.core.tasks.base import Task, build_task, check_state
 class Problem:
     """The data, the task and the model of a run; the model is on its device, the task is not yet fitted.
 
-    data: the identity of the data, by `data_identity`.
+    data: the identity of the data, as `data_identity` returns it.
     """
 
     splits: Splits
@@ -95,7 +95,7 @@ def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: boo
 
 
 def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
-    """Refuse samples that lack a key which the model reads besides the task's, and name a model that needs none."""
+    """Refuse samples without a key that the model reads besides the task's keys; name a model that does not need it."""
     layout, model = task.layout(), model_class(kind)
     needs = getattr(model, "needs", None)
     if layout is None or needs is None:
@@ -114,7 +114,7 @@ def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
 
 
 def held_out(config: RunConfig, splits: Splits) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the indices in the training split that a run learns from, and those held out for validation."""
+    """Return the training split's indices that a run learns from, and those that it holds out for validation."""
     trainer, stream = config.trainer, splits.train
     if isinstance(stream, OwnStream):
         check_stream_length(stream.dataset, config)

@@ -29,7 +29,7 @@ class ConvNetConfig(ComponentSection):
 
 
 class ClassificationTaskConfig(ComponentSection):
-    """Classification: trained by cross-entropy, scored by the share of samples whose most likely class is right."""
+    """Classification: trained by cross-entropy, scored by the share of samples that are classified correctly."""
 
     problem = "classes"
     kind: Literal["classification"] = "classification"

@@ -1,4 +1,4 @@
-"""Describe a job: its runs, its options, and the plan of its ranks made on the login node. No torch here."""
+"""Describe a job: its runs, its options, and the plan of its ranks, made on the login node. Does not import torch."""
 
 import getpass
 import re
@@ -34,7 +34,7 @@ _OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)")
 
 @dataclass(frozen=True)
 class JobRun:
-    """One run of a job: its folder, and the arguments that differ from the other runs'."""
+    """One run of a job: its folder, and the arguments that differ from those of the other runs."""
 
     folder: Path
     overrides: tuple[str, ...]
@@ -47,7 +47,7 @@ class TrainingJob:
     name: the run's id; for an array, the common beginning of its runs' ids.
     shared: the overrides of the training that all runs have in common, in the order given. The others are in `runs`.
     hp: the settings file, as given.
-    folders: what the job's container needs, in which its runs write or find their data.
+    folders: the folders in which its runs write or find their data, which the job's container needs.
     configs: the settings of each run. script: the words of `noether run` from the script on.
     placement, batch: where the ranks of a run are and how they share a batch; the same for every run of an array.
     """
@@ -71,7 +71,7 @@ class TrainingJob:
 
     @property
     def folder(self) -> Path:
-        """The folder for the job's output, which `submit` must create: without the placeholders that Slurm fills in."""
+        """The folder for the job's output, which `submit` must create, without the placeholders that Slurm fills in."""
         folder = self.slurm.folder
         if "%u" in folder:  # Look the name up only if needed: in a container the user may have none.
             folder = folder.replace("%u", getpass.getuser())
@@ -86,7 +86,7 @@ class TrainingJob:
 def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = False) -> TrainingJob:
     """Compose and check every run of a job, as `train` would on the job's nodes.
 
-    With `multirun` the overrides may be lists of values, as in Hydra, which mean several runs. `hp` is a YAML file.
+    With `multirun`, overrides may be lists of values, as in Hydra, and give several runs. `hp` is a YAML file.
 
     RequestError: a setting is wrong; the batch, devices or tasks do not fit; a run already exists or cannot be resumed;
     or the runs of one array need different resources.
@@ -139,7 +139,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
 def describe_script(words: Sequence[str], module: str | None) -> TrainingJob:
     """Check a script or module and the settings of its launch, as `noether run` would on the job's nodes.
 
-    RequestError: there is no such script, a setting is none of a launch, or the devices or tasks do not fit.
+    RequestError: there is no such script, a setting does not concern a launch, or the devices or tasks do not fit.
     """
     overrides, script = read_words(words, module)
     config = load_config(overrides, None)
@@ -162,7 +162,7 @@ def _refuse_nodes_of_no_scheduler(config: RunConfig) -> None:
 def plan_job(config: RunConfig, *, trains: bool = True) -> tuple[Placement, BatchPlan | None]:
     """Plan a run as rank 0 would on the job's nodes, with placeholders for ids and unknown node names.
 
-    What `trains` also divides its batch. RequestError: `train`, or `run`, would raise it there too.
+    If it `trains`, divide its batch too. RequestError: `train` (or `run`) would raise the same error there.
     """
     slurm, gpus = config.slurm, config.slurm.gpu_count
     if gpus is None and config.accelerator == "gpu":
@@ -175,7 +175,7 @@ def plan_job(config: RunConfig, *, trains: bool = True) -> tuple[Placement, Batc
 def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
     """Return the variables that srun will set for rank 0 of the job.
 
-    RequestError: the node list cannot be read, or names more nodes than are asked for.
+    RequestError: the node list cannot be read, or names more nodes than are requested.
     """
     named = parse_nodelist(slurm.nodelist, "slurm.nodelist") if slurm.nodelist else ()
     if len(named) > slurm.nodes:
@@ -248,7 +248,7 @@ def _resources(config: RunConfig) -> tuple[object, ...]:
 
 
 def _target(config: RunConfig, run_id: str) -> ResumeTarget:
-    """Return the folder of a run, with a name that every start of its job uses."""
+    """Return the folder of a run, with a name that every attempt of its job uses."""
     resume = config.resume
     target = find_target(config.model_copy(update={"run_id": run_id}), whole=False)
     if resume not in (None, "auto", "latest") and named_run(resume)[1] is not None:

@@ -30,7 +30,7 @@ RULES = (
 def lint(words: Sequence[str], hp: str | None, read_line: ReadLine, **flags: Any) -> int:
     """Lint the files among the words, taking the other words as overrides; return the exit code.
 
-    `flags` are those of `slurm_lint.command.run_lint`. RequestError: a flag has no such value, or no file can be read.
+    `flags` are those of `slurm_lint.command.run_lint`. RequestError: a flag has a wrong value, or no file can be read.
     """
     own = [word for word in words if "=" in word.partition("/")[0] or word.startswith(("+", "~"))]
     paths = [word for word in words if word not in own]
@@ -78,7 +78,7 @@ class NoetherLines:
                 return
 
     def _own_line(self, job: Job, launch: Launch) -> TrainLine | None:
-        """Return the overrides and settings file of a script's `noether` line; None if only its run can tell."""
+        """Return the overrides and settings file of a script's `noether` line; None if unknown until it runs."""
         ours, inner = launch.layer("ranks"), launch.innermost
         if ours is None:
             return None

@@ -1,4 +1,4 @@
-"""Writes the job script by its template, job.sh.jinja, which is meant to be readable.
+"""Write the job script from its template, job.sh.jinja, which is meant to be readable.
 
 A script holds everything between sbatch and the trainer, and no more.
 """
@@ -95,7 +95,7 @@ def _srun(job: TrainingJob, program: Sequence[str] | None) -> str:
         pairs = (mount if ":" in mount else f"{mount}:{mount}" for mount in _mounts(job))
         mounts = ",".join(["$PWD:$PWD", *pairs])
         srun += [f"--container-image={slurm.container}", f"--container-mounts={mounts}", "--container-workdir=$PWD"]
-    # The slurm settings too, although the options above hold them: `noether submit resume=RUN` reads the run's.
+    # The slurm settings too, although the options above hold them: `noether submit resume=RUN` reads them in the run.
     asked = [word for word in job.shared if word.lstrip("+~").startswith("slurm.")]
     others = [word for word in job.shared if word not in asked]
     if job.script:

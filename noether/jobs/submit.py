@@ -24,7 +24,7 @@ def submit_here(
 ) -> int:  # fmt: skip
     """Check a job and submit the script that `--print` shows.
 
-    With `script`, what a user wrote is to run, or a `module`: `overrides` are then the words of `noether run`.
+    With `script`, a user's script or `module` is to run, and `overrides` are the words of `noether run`.
     RequestError: `train` (or `run`) would raise it too; or there is no Slurm; or the run is already in the queue.
     """
     job = _in_this_container(describe_script(overrides, module)) if script else described_here(overrides, hp, multirun)
@@ -46,7 +46,7 @@ def submit_here(
 
 
 def send(job: TrainingJob, words: Sequence[str]) -> tuple[str, str]:
-    """Submit a job; return its id (for an array that of the first element) and the path of its output.
+    """Submit a job; return its id (for an array, the id of its first element) and the path of its output.
 
     RequestError: a run is in the queue; or there is no Slurm, and `noether submit WORDS` would print the script.
     """
@@ -107,7 +107,7 @@ def _in_this_container(job: TrainingJob) -> TrainingJob:
 
 
 def _check_as_train_does(job: TrainingJob) -> None:
-    """Refuse a request that `train` would refuse on the nodes, unless they may have something this machine lacks."""
+    """Refuse a request that `train` would refuse on the nodes, unless the nodes may have what this machine lacks."""
     if not job.slurm.container and not job.slurm.slurm_setup:
         for config in job.configs:
             check_software(config, job.placement)

@@ -10,7 +10,7 @@ from noether.common.suggest import nearest
 from noether.config.section import ComponentSection, DatasetSection, FieldConfig, Section, Unit
 
 SHAPENET_CAR_SURFACE_POINTS = 3586
-"""Number of points of a ShapeNet-Car surface that belong to a quadrilateral."""
+"""Number of points of a ShapeNet-Car surface that are corners of a quadrilateral."""
 
 
 def _check_counts(dataset: DatasetSection, have: Mapping[str, int]) -> None:
@@ -128,7 +128,7 @@ class _Supernodes(_Attention):
     max_neighbours: int = Field(32, gt=0, description="Pool at most this many nearest points into a supernode.")
 
     def check_beside(self, config: Any) -> None:
-        """Raise SettingError for more supernodes than geometry points, if the settings give the number of points."""
+        """Raise SettingError if there are more supernodes than geometry points, whose number the settings may give."""
         known = (EllipsoidDatasetConfig, ShapeNetCarDatasetConfig)
         if self.supernodes is None or not isinstance(config.dataset, known):
             return
@@ -181,7 +181,7 @@ WHY_THIS_WIDTH = "of the widths 64, 128 and 256, the smallest error in equal tim
 
 
 class MLPConfig(ComponentSection):
-    """A point-wise MLP, scaled and shifted by a case's parameters or shape: for tens to hundreds of cases."""
+    """A point-wise MLP whose layers a case's parameters or shape scale and shift: for tens to hundreds of cases."""
 
     problem = "fields"
     kind: Literal["mlp"] = "mlp"

@@ -13,10 +13,10 @@ from pathlib import Path
 from noether.common.errors import ExitCode, RequestError
 
 TEMPLATE = Path(__file__).resolve().parent / "template"
-"""A working project, under the names below."""
+"""A working project called NAME, with the package PACKAGE."""
 NAME, PACKAGE = "my-project", "my_project"
 OWN_FOLDERS = ("tests", "runs", "slurm")
-"""Folders of a project, which its package cannot be called."""
+"""Names of a project's own folders, which its package must not have."""
 
 
 def create_here(project: str, *, dry_run: bool) -> int:
@@ -41,7 +41,7 @@ def create_here(project: str, *, dry_run: bool) -> int:
     except OSError as error:
         raise RequestError("project-not-written", f"cannot write {folder}",
                            seen=f"{error.strerror} ({error.filename or folder})",
-                           expected="a folder in which a new one can be made",
+                           expected="a folder in which a new folder can be made",
                            fix=f"noether init /tmp/{folder.name}      (or another folder of your own)",
                            mount=str(folder.absolute().parent)) from None  # fmt: skip
     print(f"\nnext:\n  cd {folder}\n  noether train --hp settings.yaml\n  python -m pytest")
@@ -51,7 +51,7 @@ def create_here(project: str, *, dry_run: bool) -> int:
 def package_name(folder: Path) -> str:
     """Return the Python package of the project in this folder: heat_rod for heat-rod.
 
-    RequestError: Python could not import it, or it would hide a module that is there.
+    RequestError: Python could not import a package of that name, or it would hide an existing module.
     """
     package = folder.name.replace("-", "_")
     usable = re.sub(r"\W+", "_", package, flags=re.ASCII).strip("_").lower()
@@ -72,7 +72,7 @@ def _refused(folder: Path, expected: str, name: str) -> RequestError:
 
 
 def template_files() -> Iterator[Path]:
-    """Yield the template's files, relative to it."""
+    """Yield the paths of the template's files, relative to the template."""
     for path in sorted(TEMPLATE.rglob("*")):
         relative = path.relative_to(TEMPLATE)
         if path.is_file() and not any(part.endswith("_cache") or part == "__pycache__" for part in relative.parts):

@@ -1,6 +1,6 @@
 """Find the data set that `dataset.kind` names, its files and its splits. Never imports torch.
 
-A built-in data set is a line in `noether/registry.py`.
+Each built-in data set has a line in `noether/registry.py`.
 """
 
 import inspect
@@ -84,13 +84,13 @@ class OwnDataset:
 
 
 STREAM_KNOWN, STREAM_KEPT = 1000, 10_000
-"""Samples of a stream used for statistics, and the most samples of an evaluated split kept in memory."""
+"""Number of a stream's samples used for statistics, and largest number kept in memory of an evaluated split."""
 
 
 class OwnStream(OwnDataset):
     """Access to a user's stream by index: reads ahead to the requested sample, or restarts from the beginning.
 
-    samples: the training samples: the stream's length, else as many as a run needs; a stream that ends is restarted.
+    samples: the number of training samples: the stream's length, or else what a run needs by restarting the stream.
     kept: the samples of an evaluated split, kept in memory; their indices follow those of `samples`.
     """
 
@@ -114,7 +114,7 @@ class OwnStream(OwnDataset):
 
     def _on_and_on(self) -> Iterator[Any]:
         read, before = 0, -1
-        while read > before and not inspect.isgenerator(self.dataset):  # A generator is read once.
+        while read > before and not inspect.isgenerator(self.dataset):  # A generator can be read only once.
             before = read
             for sample in self.dataset:
                 read += 1
@@ -197,7 +197,7 @@ def check_data(config: RunConfig) -> None:
 
 
 def open_splits(config: RunConfig, folder: Path | None) -> Splits:
-    """Open the training and the test split in the path that `prepare_data` returned."""
+    """Open the training and the test split at the path that `prepare_data` returned."""
     return data_source(config).open(config.dataset, folder)
 
 
@@ -245,7 +245,7 @@ def _open_stream(built: Any, split: str, dataset: CustomDatasetConfig, folder: P
     kept = list(islice(kept, STREAM_KEPT + 1)) if is_stream(kept) else kept
     if len(kept) > STREAM_KEPT:
         raise RequestError("stream-too-long", f"the {split} split of {dataset.kind} does not fit into memory",
-                           seen=f"more than {STREAM_KEPT} samples", expected="at most as many, which are read once",
+                           seen=f"more than {STREAM_KEPT} samples", expected="at most as many; they are read once",
                            fix=f"yield from itertools.islice(SAMPLES, 1000)      (if split == {split!r})")  # fmt: skip
     return OwnStream(built, dataset.kind, samples, kept)
 
@@ -298,7 +298,7 @@ def prepare_with_bar(config: RunConfig, console: Console) -> Path | None:
 
 @contextmanager
 def progress_bar(console: Console, what: str, things: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal, elsewhere a line after every tenth. Yields the function that reports progress."""
+    """Show a bar on a terminal, or else print a line after every tenth; yield the function that reports progress."""
     parts = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(f"{things}, left"), TimeRemainingColumn())
     progress = ProgressBar(*parts, console=console.terminal, disable=not console.is_live, transient=True)
     bar = progress.add_task(what, total=None)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OF_A_POINT = ("normals", "area", "sdf", "cell_volume", "part")
 """Suffixes of arrays that have a row for each point of `SET_points`: SET_normals, SET_area, …"""
 CHANNELS = 8
-"""The most entries of an axis that are described one by one; a longer table would not be read."""
+"""Largest number of entries of an axis that are described one by one; nobody would read a longer table."""
 FIRST_SAMPLES = 2
 
 
@@ -66,7 +66,7 @@ class SampleChecks:
 
 
 def set_rows(sample: Mapping[str, Any], inputs: Iterable[str] = ()) -> dict[str, str]:
-    """Return {key: key of its points} of the arrays of a sample whose name implies a row for each point.
+    """Return {key: key of its points} for the arrays of a sample whose keys imply one row per point.
 
     These are normals, areas, distances and the like, and those of `inputs` that start with the name of a set.
     """
@@ -175,9 +175,9 @@ class _Columns(Moments):
 def data_identity(splits: "Splits") -> dict[str, Any]:
     """Return the lengths of both splits, and a digest of the data.
 
-    A data set may provide its `digest`, a string: prepared cases have that of `dataset.json`, which lists the digest of
-    every file. For others it is computed from the first samples, and is None if these differ from one read to the
-    next, as in a data set that augments.
+    A data set may provide its `digest`, a string. Prepared cases provide the digest of `dataset.json`, which lists the
+    digest of every file. For other data sets, the digest is computed from the first samples; it is None if they differ
+    from one read to the next, as augmented samples do.
     """
     digest, train = getattr(splits.train, "digest", None), splits.train
     if not isinstance(digest, str):

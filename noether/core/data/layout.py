@@ -46,7 +46,7 @@ def in_order(sets: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, in
 CAR_SPACE = {"wind": [0.0, 0.0, 1.0], "up": [0.0, 1.0, 0.0], "ground": True}
 """Cars: x across, y up, z along the wind, a ground under the wheels."""
 FRONTAL, FRONTAL_WITHOUT_YAW = "frontal area", "frontal area without yaw"
-"""Reference areas of a mesh: its projection along the wind, or along its own length."""
+"""Reference areas of a mesh: its area projected along the wind, or along the mesh's own length."""
 
 
 def about_data(dataset: Any) -> Mapping[str, Any]:

@@ -22,8 +22,8 @@ from noether.core.data.points import PointSampler, Sample, pad_samples
 from noether.launch.process_group.torch_internals import BATCH_POLL_S, FOR_EVER, Patience, awaited, send_error
 from noether.launch.processes.death_signal import die_with_parent
 
-# Loader processes are forked, even in a rank that a fork server started: started by the server, each would import torch
-# again, which takes seconds in every evaluation. They do no arithmetic that needs threads.
+# Loader processes are forked, even in a rank that a fork server started: if the server started them, each would import
+# torch again, which takes seconds in every evaluation. They do no arithmetic that needs threads.
 _FORK = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
 
 Batch = dict[str, Tensor]
@@ -31,7 +31,7 @@ Batch = dict[str, Tensor]
 
 
 class Dataset(Protocol):
-    """The interface of a data set, also of a user's."""
+    """The interface of every data set, built in or a user's own."""
 
     def __len__(self) -> int: ...
 
@@ -51,9 +51,9 @@ def training_batches(
     """Yield this rank's micro-batches in order.
 
     Args:
-        dataset, indices: the training split, and the indices in it of the samples that `order` counts.
+        dataset, indices: the training split, and the indices in that split of the samples that `order` arranges.
         order, draw: the samples of each micro-batch, and the choice of their points.
-        num_workers: reading processes; 0: read in this process. A stream has at most one, for each reads all of it.
+        num_workers: number of reading processes; 0: read in this process. A stream has at most one.
         pin_memory: page-lock the batches, for asynchronous copies to a GPU.
         patience: the limit for reading processes that return no batch.
     """
@@ -215,8 +215,8 @@ def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time
                 raise RequestError(
                     "batch-shapes-differ", f"samples of one batch differ in the shape of {key}",
                     seen=", ".join(str(shape) for shape in sorted(shapes)),
-                    expected="one shape; for a model and a task with reads_masks = True, SET_points and what lies at\n"
-                    "them may have several",
+                    expected="one shape; if model and task have reads_masks = True, SET_points and the arrays with\n"
+                    "a row for each of these points may have several",
                     fix=f"{one_at_a_time or 'one sample'}      (at a time)\n"
                     "def collate(self, samples) in your data set      (makes a batch of them: padded, with a mask)",
                 ) from None  # fmt: skip
@@ -224,7 +224,7 @@ def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time
 
 
 def to_device(batch: Batch, device: torch.device, dtype: torch.dtype) -> Batch:
-    """Move a batch to a device; real tensors become `dtype`, complex ones its complex type, integers keep theirs."""
+    """Move a batch to a device. Real tensors become `dtype`, complex tensors its complex type; integers stay."""
     return {key: value.to(device, type_like(value, dtype), non_blocking=True) for key, value in batch.items()}
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 ROUNDING = 1e-7
-"""Rounding error of float32 as a share of the mean; a smaller deviation is treated as none."""
+"""Rounding error of float32 as a share of the mean; a smaller deviation is treated as 0."""
 
 
 class Moments:
@@ -34,7 +34,7 @@ class Moments:
     def spread(self) -> np.ndarray:
         """The standard deviation of each column, or 0 if the column varies only by rounding.
 
-        The limit is relative: a diffusivity of 1e-14 m²/s may vary, and an absolute pressure may not.
+        The limit is relative: a diffusivity near 1e-14 m²/s can vary; rounding of an absolute pressure is ignored.
         """
         deviation = self.deviation
         return np.asarray(np.where(deviation <= ROUNDING * np.abs(self.mean), 0.0, deviation))

@@ -105,6 +105,6 @@ def share_evaluation(samples: int, world_size: int, size: int, *, together: bool
 def fixed_rows(available: int, wanted: int) -> np.ndarray:
     """Return `wanted` of the rows from 0 to `available`, or all of them, in a fixed pseudo-random order.
 
-    A stride would follow the order of the mesh.
+    Rows at regular intervals would depend on the order of the mesh.
     """
     return np.random.default_rng(available).permutation(available)[:wanted]

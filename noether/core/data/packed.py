@@ -34,7 +34,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     **{f"{kind}{8 * size}": np.dtype(f"<{kind.lower()}{size}") for kind, sizes in _SIZES.items() for size in sizes},
     "BOOL": np.dtype("?"),
 }
-"""The types that NumPy also has."""
+"""NumPy's types by their names in safetensors; types that NumPy lacks are absent."""
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
 
 
@@ -167,7 +167,7 @@ def write_digest(path: Path, digest: str) -> None:
 
 
 def recorded_digest(path: Path) -> str:
-    """Read the digest beside a file. OSError, ValueError: there is none."""
+    """Read the digest beside a file. OSError, ValueError: there is no digest."""
     beside = digest_path(path)
     if not beside.is_file():  # Reading a pipe would block.
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(beside))
@@ -183,7 +183,7 @@ def digest_of(path: Path) -> str:
 def check_digest(path: Path) -> None:
     """Refuse a file that does not match its digest, or has none.
 
-    Reads the whole file, which the caller is about to read anyway: a flipped bit would change the trained weights.
+    It reads the whole file, which the caller is about to read anyway. A flipped bit would change the trained weights.
     """
     name = digest_path(path).name
     try:
@@ -192,8 +192,8 @@ def check_digest(path: Path) -> None:
         raise RequestError(
             "packed-data-unverified", f"{path} has no digest to verify it by",
             seen=f"{name}: {getattr(error, 'strerror', None) or one_line(error)}",
-            expected=f"{name} beside it, which is written with it",
-            fix=f"(cd {quote(str(path.parent))} && sha256sum {path.name} > {name})      (takes the file as it is)",
+            expected=f"{name}, which is written beside it",
+            fix=f"(cd {quote(str(path.parent))} && sha256sum {path.name} > {name})      (trusts the file as it is)",
         ) from None  # fmt: skip
     try:
         found = digest_of(path)
@@ -202,8 +202,8 @@ def check_digest(path: Path) -> None:
     if found != recorded:
         raise RequestError(
             "packed-data-damaged", f"{path} is damaged", seen=f"SHA-256 {found}",
-            expected=f"{recorded}, as it was written",
-            fix=f"rm {quote(str(path))} {quote(str(digest_path(path)))}      (and have it made or copied again)",
+            expected=f"{recorded}, the digest recorded beside it",
+            fix=f"rm {quote(str(path))} {quote(str(digest_path(path)))}      (then make or copy it again)",
         )  # fmt: skip
 
 
@@ -215,8 +215,8 @@ def _layout(specs: Mapping[str, Spec], metadata: Mapping[str, str]) -> tuple[byt
             raise ValueError(f"{key}: {spec} cannot be packed; types are {', '.join(DTYPES)}")
     if len({spec.shape[0] for spec in specs.values()}) != 1:
         raise ValueError(f"arrays must share their number of samples: {dict(specs)}")
-    # The format forbids gaps, so an array is aligned only if those before it fill whole lines. Writing wider types
-    # first keeps every array at least aligned to its own type.
+    # The format forbids gaps, so an array is aligned only if the arrays before it fill whole cache lines. With wider
+    # types written first, every array is at least aligned to its own type.
     order = sorted(specs, key=lambda key: (-specs[key].dtype.itemsize, specs[key].nbytes % ALIGNMENT != 0, key))
     entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0

@@ -19,7 +19,7 @@ GEOMETRY = "geometry_points"
 ANCHOR = "anchor_"
 """Prefix of the points that a model attends to, if they differ from its query points."""
 STATISTICS_POINTS = 262_144
-"""Points of a shuffled set used for a field's statistics; more would change them by only a thousandth."""
+"""Number of points of a shuffled set used for a field's statistics; more points would change them by a thousandth."""
 KNOWN = ("points", "normals", "sdf")
 """Arrays known at a point before the flow is solved; anchors may hold only these."""
 
@@ -38,7 +38,7 @@ class PointSampler:
     inputs: further keys that the model reads at each point, and therefore at anchors.
     shuffled: True if the samples' points are stored in random order: a draw then takes consecutive points from a random
         start, so that a memory-mapped sample of any size is read as one contiguous piece.
-    evaluation: {prefix: the most points that evaluation uses}, the first of a shuffled sample; other prefixes: all.
+    evaluation: {prefix: largest number of points used in evaluation}, the first of a shuffled sample; others use all.
     """
 
     seed: int

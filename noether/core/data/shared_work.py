@@ -74,7 +74,7 @@ def partial_name(name: str) -> str:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Return whether a killed process of this host left the file, or, judged by its age, one of another host.
+    """Return whether the file was left by a killed process of this host or, judging by its age, of another host.
 
     The lock does not prove it: if locks do not work between hosts, another host may be writing.
     """
@@ -94,7 +94,7 @@ def surviving_map(
     system ran out of memory), it is unknown which item it was working on: each item in progress is then retried
     alone, and the one that kills its process again is refused.
 
-    workers: the number of processes; with 0, or in a daemon, which may not start any, work in this process.
+    workers: the number of processes; with 0, or in a daemon process, which may not have children, work in this process.
     """
     waiting = iter(items)
     if not workers or multiprocessing.current_process().daemon:

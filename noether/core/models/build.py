@@ -29,7 +29,7 @@ def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.M
     The options `input` (one key or several) and `output` of a user's model name the tensors that it takes and returns,
     for a model that does not work on dictionaries.
 
-    RequestError: no such model, not a model, an unknown option, or a missing one.
+    RequestError: there is no such model, the result is not a model, or an option is unknown or missing.
     """
     component, inputs, output = model_component(kind, options, {"layout": layout} if layout is not None else {})
     model: nn.Module = component.build()

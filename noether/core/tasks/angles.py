@@ -21,7 +21,7 @@ def as_pair(angles: Any, period: Period) -> Any:
 
 
 def as_angle(pairs: Any, period: Period) -> Any:
-    """Return cosine and sine (…, 2), of any length, as angles (…) in the range."""
+    """Return the angles (…), within the range, of pairs of cosine and sine (…, 2), which may have any length."""
     low, length = period[0], period[1] - period[0]
     turns = _library(pairs).arctan2(pairs[..., 1], pairs[..., 0]) / (2 * pi)
     return low + (turns * length - low) % length
@@ -38,7 +38,7 @@ def as_nearest(angles: Any, truth: Any, period: Period | None) -> Any:
 def in_units(field: FieldConfig, prediction: Any, truth: Any) -> tuple[Any, Any]:
     """Return prediction and truth (…, C) in users' units; for an angle (…, 1), shift the prediction near the truth.
 
-    It may lie beyond the range by up to half a period, so that the difference is the error modulo the period.
+    The prediction may then be outside the range by up to half a period: the difference is the error modulo the period.
     """
     if field.period is None:
         return prediction, truth
@@ -47,7 +47,7 @@ def in_units(field: FieldConfig, prediction: Any, truth: Any) -> tuple[Any, Any]
 
 
 def as_arc(beside: np.ndarray, period: Period | None) -> np.ndarray:
-    """Convert half-widths of cosine and sine (…, 2) into that of the angle (…); return others unchanged."""
+    """Convert half-widths of cosine and sine (…, 2) into the angle's (…); without a period, return them unchanged."""
     if period is None:
         return beside
     return np.asarray(np.linalg.norm(beside, axis=-1) * (period[1] - period[0]) / (2 * pi))

@@ -38,7 +38,7 @@ class Task:
     reads_masks = False
     """True if the task handles padded batches: points with a False `<set>_mask` do not count."""
     compares_samples: bool | None = None
-    """True if the loss depends on which samples share a batch, False if it is a mean over samples; None: tried out."""
+    """True if the loss depends on which samples share a batch, False if it is a mean over samples; None: find out."""
     fields: Mapping[str, FieldConfig] = {}
     """The predicted fields at points, used for pictures, baselines and files for ParaView."""
     inputs: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ class Task:
         return {}
 
     def final_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Return what a final evaluation adds to `metrics`, from physical predictions. Default: nothing."""
+        """Return the metrics that a final evaluation adds to `metrics`, from physical predictions. Default: none."""
         return {}
 
     def to_physical(self, predictions: Predictions) -> Predictions:
@@ -166,7 +166,7 @@ class Task:
         return samples["loss"]
 
     def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Return further entries of result.json for a split, from its samples' and its own metrics. Default: none."""
+        """Return further entries of result.json for a split, from its samples' metrics and its own. Default: none."""
         return {}
 
 

@@ -40,7 +40,7 @@ class ClassificationTask(Task):
         return ("logits",)
 
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
-        """Check the training split's classes; on a GPU an invalid one would raise a device-side assertion."""
+        """Check the training split's classes; on a GPU, an invalid class would raise a device-side assertion."""
         for sample in samples:
             if self.label in sample:
                 self._check_labels(sample[self.label].reshape(-1))

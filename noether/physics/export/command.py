@@ -29,7 +29,7 @@ def export_here(wanted: WantedModel, out: str, *, program: bool, overwrite: bool
                                fix=f"noether export {wanted.run} {target}-export")  # fmt: skip
         if not overwrite:
             raise RequestError("export-exists", f"{target} already holds an export", seen=f"{target / 'model.json'}",
-                               expected="a new folder, or --overwrite to replace the export that is there",
+                               expected="a new folder, or --overwrite to replace the existing export",
                                fix=f"noether export {wanted.run} {target} --overwrite")  # fmt: skip
     chosen = choose_model(wanted)
     chosen = replace(chosen, config=chosen.config.model_copy(update={"accelerator": "cpu"}))

@@ -38,7 +38,7 @@ from noether.physics.predict.shape_input import Shape
 from noether.runs.report.elements import axes_words
 
 COUNTS = (64, 1000, 3586)
-"""Numbers of points at which the program is compared with the model, each with the number of samples in BATCHES."""
+"""Numbers of points with which the program is compared with the model; BATCHES has the number of samples for each."""
 BATCHES = (1, 2, 3)
 EXAMPLE = Path(__file__).with_name("export_example.txt")
 TOLERANCE = 1e-5

@@ -38,7 +38,7 @@ class PlainNetwork:
         self._outputs = {name: samples[0][name].numel() for name in task.predicted if name not in task.fields}
         self._parameters = [scaled_parameters(sample, task).float() for sample in samples]
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # The updates are too small for more threads, which wait for each other on busy cores.
+        torch.set_num_threads(1)  # The updates are small: more threads would wait for each other on busy cores.
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.manual_seed(seed)
             self._networks = {points: self._fitted(samples, points, seed) for points in self._sets}
@@ -131,8 +131,8 @@ def make_baselines(
 
     mean_field: the mean of the training split, at every point.
     nearest_shape: the fields at the nearest points, and the outputs of the case, of the training shape with the
-        smallest Chamfer distance. With `among_itself`, the scored samples are the training samples; another sample
-        than the scored one is used.
+        smallest Chamfer distance. With `among_itself`, the scored samples are the training samples themselves, and a
+        sample is never compared with itself.
     nearest_case: the same for the training case with the most similar parameters; the nearest points are found in
         coordinates scaled to each case's box. Only if cases have parameters.
     plain_network: an MLP of positions and parameters, and a quadratic in the parameters for outputs of the case. Only
@@ -171,8 +171,8 @@ def score_baselines(
     """Score every baseline on every sample of a split; `updates` and `among_itself` as for `make_baselines`.
 
     Returns:
-        {baseline: {metric: value}}, the metrics that `summarise` makes of physical predictions; for a trained
-        baseline also training_seconds and training_updates.
+        {baseline: {metric: value}}, the metrics that `summarise` makes from physical predictions and, for a trained
+        baseline, training_seconds and training_updates.
     """
     baselines = make_baselines(task, train, train_indices, updates=updates, among_itself=among_itself)
     rows: dict[str, list[SampleMetrics]] = {baseline: [] for baseline in baselines}

@@ -1,4 +1,4 @@
-"""Errors of fields at points for each sample, and the metrics made of them."""
+"""Errors of each sample's fields at points, and the metrics made from these errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

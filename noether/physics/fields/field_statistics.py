@@ -28,7 +28,7 @@ NOISE = 1e-9
 class Scaling:
     """The scaling of one key by channel: (x' − mean) / std, with x' = x or sign(x)·log(1 + |x|/s).
 
-    The std of a constant channel is 0: such a channel is not divided, and is always predicted as the constant.
+    The std of a constant channel is 0: its values are not divided, and the constant is always predicted for it.
     """
 
     mean: list[FiniteFloat]

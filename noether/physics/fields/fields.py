@@ -293,7 +293,7 @@ class FieldsTask(Task):
         return physical
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Return for each sample the loss, each field's errors in physical units, and each scalar with its truth."""
+        """Return each sample's loss, fields' errors in physical units, and predictions and truths of scalars."""
         loss = {"loss": self._sample_loss(predictions, self.prepare(batch))}
         return loss | self.physical_metrics(self.to_physical(predictions), batch)
 
@@ -326,7 +326,7 @@ class FieldsTask(Task):
         return measured
 
     def final_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Return what a final evaluation adds to `metrics` for each field:
+        """Return the metrics that a final evaluation adds to `metrics` for each field:
 
         squared_error and squared_truth, sums over points and channels; weighted_… if samples have areas or volumes;
         COMPONENT/… for vector fields, with relative_l2 NaN if the component is noise compared with the whole vector;
@@ -367,7 +367,7 @@ class FieldsTask(Task):
         return next((key for key in known if key in have), None)
 
     def channels(self, name: str) -> int:
-        """Return an output's number of components in files: 1 for an angle, which the model has as cosine and sine."""
+        """Return an output's number of components in files: 1 for an angle, predicted as cosine and sine."""
         return 1 if name in self.periods else self.components.get(name, 1)
 
     def case_labels(self, name: str) -> list[str]:
@@ -426,7 +426,7 @@ def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample
     """Return the fields, parameters and scalars of the configuration, completed by the data set's description.
 
     Keys that an entry of the configuration does not set come from the data set. An entry without `points` changes an
-    output that the data set names; all other outputs of the data set are then predicted too.
+    output that the data set names; the data set's other outputs are then predicted too.
 
     given: fields, parameters and scalars of the configuration; each None if the data set provides it.
     about: the data set's description of itself: {"fields": {name: {points, unit, …}}, "outputs": {name: {unit}},
@@ -439,7 +439,7 @@ def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample
     defaults = FieldConfig().model_dump()  # Values equal to these are treated as not set.
     changes = {name: {key: value for key, value in own.items() if value != defaults.get(key)}
                for name, own in (fields or {}).items()}  # fmt: skip
-    # If the configuration alone names the outputs, no outputs or scalars come from the data set.
+    # If only the configuration names the outputs, no outputs or scalars come from the data set.
     alone = fields is not None and all(own.get("points") for own in fields.values())
     fields = {} if alone else dict(named)
     for name, own in changes.items():
@@ -474,7 +474,7 @@ def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample
 
 
 def _known(own: Any, section: type[FieldConfig] | type[ParameterConfig]) -> dict[str, Any]:
-    """Return the entries that a section knows; a data set may give more about a field."""
+    """Return the entries that a section knows; a data set may describe a field with further entries."""
     return {key: value for key, value in dict(own).items() if key in section.model_fields}
 
 
@@ -537,7 +537,7 @@ def check_columns(sample: Sample, fields: Mapping[str, FieldConfig], inputs: Ite
                 f"{key} does not have one row for each of {points}",
                 seen=f"{key} {tuple(sample[key].shape)}, {points} {tuple(sample[points].shape)}",
                 expected=f"{key} ({count},) or ({count}, C); an output of the whole case has points: case",
-                fix=f"give the samples as many {key} as {points}",
+                fix=f"give each sample as many rows of {key} as of {points}",
             )
 
 

@@ -24,7 +24,7 @@ def force_coefficient(fields: Batch, batch: Batch, scalar: ForceCoefficientConfi
     """Return ∮ (−p n + τ)·d dA / (q A_ref) for each sample, (B,); for a moment ∮ x × (−p n + τ)·d dA / (q A_ref L).
 
     fields: by name, pressure p (B, N) or (B, N, 1) and wall shear stress τ (B, N, 3) in Pa, as the air pulls on the
-    wall; without τ if the scalar uses pressure alone.
+    wall; τ is absent if the scalar uses only pressure.
     batch: points and outward normals (B, N, 3) and areas (B, N) in m², 0 at padding.
     """
     return _force(fields, batch, scalar) / _reference(batch, scalar)
@@ -117,7 +117,7 @@ class ForceLoss:
             self._moments.setdefault(name, Moments(1)).add(value.numpy().reshape(1, 1))
 
     def fit(self) -> None:
-        """Compute the standard deviations over the samples added. A force that is the same in all gets no term."""
+        """Compute the standard deviations over the samples added. A force that is equal in all samples gets no term."""
         self.deviation = {name: float(own.deviation[0]) for name, own in self._moments.items()}
         self.deviation = {name: value for name, value in self.deviation.items() if value > 1e-12}
         self._moments = {}
@@ -205,9 +205,9 @@ def measure_scalar(
     """Measure how well a scalar is predicted over the samples of a split.
 
     prediction, truth: (S,), the scalar of the predicted fields, and its true value.
-    integral_of_truth: (S,), the same integral over the true field, which no model can beat with these points; None if
-    the truth is that integral, so that its error is unknown.
-    Returned are r2, spearman, mae and max of the error, floor_r2 and floor_mae (for the true field's integral), each
+    integral_of_truth: (S,), the same integral over the true field, whose error no model can beat with these points;
+    None if the truth itself is that integral, so that its error is unknown.
+    Return r2, spearman, mae and max of the error, floor_r2 and floor_mae (for the true field's integral), each
     None if undefined; and the reason why some are undefined, "" if all are defined.
     """
     if lost := int((~np.isfinite(prediction)).sum()):

@@ -54,7 +54,7 @@ class TrainedModel:
         return predict_batch(self.model, self.task, batch, self.precision, self.device, chunk_size)
 
     def draw(self, dataset: Dataset | None = None) -> PointSampler:
-        """Return the run's sampler of points, which depends on whether the data set's points are shuffled already."""
+        """Return the sampler of the run's points, which depends on whether the data set has shuffled its points."""
         shuffled = getattr(dataset, "points_are_shuffled", False)
         return point_draw(self.config, self.task, self.model, shuffled=shuffled)
 
@@ -225,7 +225,7 @@ class TrainedModel:
         return {key: torch.from_numpy(np.asarray(value, np.float64)) for key, value in found.items()}
 
     def _other_sets(self, points: Tensor, given: PointSets) -> Sample:
-        """Return points to attend to for all sets but the shape's, at least VOLUME_ANCHORS of each."""
+        """Return points to attend to for every set except the shape's own, at least VOLUME_ANCHORS per set."""
         found: Sample = {}
         for name in self.task.layout().sets if hasattr(self.model, "attend") else ():
             own = given.get(name)
@@ -236,12 +236,12 @@ class TrainedModel:
         return found
 
     def _points_about(self, name: str, surface: Tensor) -> Tensor:
-        """Return points to attend to if none were given: half in the box of training, half near the shape."""
+        """Return points to attend to if none were given: half in the training box, half near the shape."""
         seen = self.task.seen.points[name]
         count, rng = max(seen["count"], VOLUME_ANCHORS), np.random.default_rng(0)
         box = rng.uniform(seen["low"], seen["high"], (count // 2, 3))
         near = surface[rng.integers(len(surface), size=count - count // 2)]
-        # 0.2 m around a car of about 4 m
+        # 0.2 m around a car about 4 m long.
         size = 0.2 * (surface.amax(dim=0) - surface.amin(dim=0)).max() / 4.0
         away = torch.from_numpy(rng.standard_normal(near.shape)) * (size if size > 0 else 0.2)
         return torch.cat([torch.from_numpy(box), near + away])
@@ -264,7 +264,7 @@ class TrainedModel:
         }
 
     def case_numbers(self, shape: Shape, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return by key the known numbers that a case's coefficients are divided by.
+        """Return the known numbers by which a case's coefficients are divided, by key.
 
         Each is the given number; else, for a mesh, the reference area by the data set's rule; else the number that
         all cases of the training split share.
@@ -282,7 +282,7 @@ class TrainedModel:
         return {key: rule for key, rule in rules.items() if key in self.task.divisors and key not in given}
 
     def lacking_words(self, shape: Shape, fields: Collection[str], given: Mapping[str, Any]) -> list[str]:
-        """Return a warning for each scalar of a mesh that is not integrated, naming the values it needs."""
+        """Return a warning for each scalar that cannot be integrated over a mesh, naming the values that it lacks."""
         if shape.faces is None:
             return []
         absent = self.lacking(fields, self.case_numbers(shape, given))

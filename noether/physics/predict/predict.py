@@ -138,7 +138,7 @@ def open_shape(
 def _shape_warnings(
     trained: TrainedModel, shape: Shape, others: PointSets, files: FileAxes, sources: Mapping[str, Path], scale: float
 ) -> list[str]:
-    """Return warnings on points beyond the training box, open surfaces and too few points.
+    """Return warnings about points outside the training box, open surfaces and too few points.
 
     sources: the name of each set of points in messages, which give positions in the user's axes.
     """

@@ -1,4 +1,4 @@
-"""Python access to a run: `noether.load_run("runs/cars")` predicts and gives its model, metrics and history."""
+"""Python access to a run: `noether.load_run("runs/cars")` returns an object with predict, metrics and history."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -26,7 +26,7 @@ from noether.runs.records import read_metrics, read_record
 
 
 class LoadedRun:
-    """An existing run, as `noether.train`, `noether.load_run` and `Job.result` return it.
+    """An existing run, as `noether.train`, `noether.load_run` and `SubmittedJob.result` return it.
 
     Args:
         run, more: the run's folder; if more folders are given, predictions are the mean over all runs.
@@ -125,7 +125,7 @@ class LoadedRun:
 
         Args:
             shape: a mesh file; points (N, 3) in m; or points and faces, (N, 3) and (F, 3) or (F, 4).
-            volume: points (M, 3) in m in the volume, at which to predict too.
+            volume: points (M, 3) in m, off the surface, at which fields are predicted too.
             points: further sets of points by name, such as {"wake_points": (M, 3)}.
             scale: metres per unit of a mesh file: 0.001 for mm; None: as in the training files.
             axes: axes of the positions given and of the vectors returned: "files", those of the training files, or

@@ -104,9 +104,9 @@ def sensitivity(trained: TrainedModel, shape: Shape, of: str, parameters: Parame
 
 
 def stretches(gradient: np.ndarray, points: np.ndarray, up: np.ndarray) -> dict[str, float]:
-    """Return by axis the output's gain, to first order, if the shape is stretched by 100 % along that axis.
+    """Return {axis: the output's gain, to first order, if the shape is stretched by 100 % along that axis}.
 
-    It is stretched about the middle of its box, but from its foot along the axis of `up`, (3,), which may be zeros.
+    The middle of the shape's box stays in place, but along the axis of `up`, (3,), which may be zeros, its foot does.
     """
     low, high = points.min(axis=0), points.max(axis=0)
     foot = np.where(np.abs(up) > 0.5, np.where(up > 0, low, high), 0.5 * (low + high))
@@ -165,7 +165,7 @@ def _output(trained: TrainedModel, of: str, numbers: Collection[str], *, has_fac
     if asked in known:
         return asked, *known[asked]
     near, lacks = f"mean {of}" if of in fields else nearest(of, known) or next(iter(known)), absent.get(of, [])
-    to_set = next((key for key in lacks[:1] if key in task.divisors), None)  # Fields come first and cannot be set.
+    to_set = next((key for key in lacks[:1] if key in task.divisors), None)  # Fields come first; they cannot be set.
     raise RequestError(
         "no-such-output",
         f"the model has no output {of!r} on this shape" if of else "--of is needed: the output to differentiate",
@@ -208,7 +208,7 @@ def sensitivity_worker(context: WorkerContext, request: SensitivityRequest) -> i
 
 
 def changes_table(trained: TrainedModel, found: Sensitivity, stretched: dict[str, float], moved: float) -> Table:
-    """Return a table of first-order gains of the output: from a 1 % longer shape, a thicker one, and each parameter."""
+    """Return a table of the output's first-order gains from a 1 % longer shape, a thicker shape and each parameter."""
     table = Table("change", f"gain, {found.unit}" if found.unit else "gain", box=None, padding=(0, 3, 0, 0))
     for axis, gain in stretched.items():
         table.add_row(f"1 % longer along {axis}", f"{gain / 100:+.4g}")

@@ -49,7 +49,7 @@ class Shape:
         return self.frontal[wind]
 
     def lengthwise(self, up: np.ndarray) -> tuple[float, ...]:
-        """Return the direction (3,) across `up` in which the surface is longest: that of the wind if yaw is 0."""
+        """Return the direction (3,) across `up` in which the surface is longest: the wind's direction at zero yaw."""
         level = self.points - np.outer(self.points @ up, up) / (up @ up)
         return tuple(np.linalg.eigh(np.cov(level.T, aweights=self.areas))[1][:, -1].tolist())
 

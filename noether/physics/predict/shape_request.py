@@ -18,7 +18,7 @@ from noether.physics.uncertainty.ensemble_members import check_members, read_cal
 
 @dataclass(frozen=True)
 class ShapeRequest:
-    """A user's shape and the file to write. scale: metres per unit of its files; None: as in the training files."""
+    """A user's shape and the file to write. scale: metres per unit of the mesh; None: as in the training files."""
 
     mesh: Path
     out: Path

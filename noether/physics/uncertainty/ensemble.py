@@ -36,7 +36,7 @@ LEVELS = np.arange(1, 100)
 ROUNDING = 1e-9
 """Tolerance for sums of shares, so that a sum that equals a level exactly reaches it."""
 KEPT = 2048
-"""Largest number of scores kept of a case, at evenly spaced ranks."""
+"""Largest number of scores kept per case, at evenly spaced ranks."""
 
 
 def kept_scores(scores: np.ndarray) -> np.ndarray:
@@ -46,7 +46,7 @@ def kept_scores(scores: np.ndarray) -> np.ndarray:
 
 
 def conformal_quantiles(cases: Sequence[np.ndarray]) -> np.ndarray:
-    """Return for each of LEVELS the score (99,) below which a new case's points stay; inf if there are too few cases.
+    """Return the scores (99,) below which each of LEVELS of a new case's points stays; inf if there are too few cases.
 
     cases: the scores (n,) of each case, in ascending order.
     """
@@ -65,7 +65,7 @@ def conformal_quantiles(cases: Sequence[np.ndarray]) -> np.ndarray:
         among_others = (count * below - below_in_own) / (count - 1)
         hardest = np.argsort(among_others, kind="stable")
         place = np.searchsorted(np.cumsum(shares[hardest]), LEVELS / 100 - ROUNDING)
-        needed = among_others[hardest][np.minimum(place, len(values) - 1)] + 2 * ROUNDING  # Strictly above that share.
+        needed = among_others[hardest][np.minimum(place, len(values) - 1)] + 2 * ROUNDING  # Strictly above this share.
     return np.asarray(np.append(values, np.inf)[np.searchsorted(reached, needed - ROUNDING)])
 
 
@@ -196,7 +196,7 @@ def _splits_of(chosen: ChosenModel, data: Path | None) -> Splits:
         raise RequestError("data-not-of-the-runs", "the data is not the data that the runs were trained on",
                            seen=differing(trained_on, now),
                            expected="the data of the runs, from which their validation split was held out",
-                           fix="put the data of the runs back, or leave --interval out")  # fmt: skip
+                           fix="restore the data of the runs, or leave --interval out")  # fmt: skip
     return splits
 
 
@@ -272,7 +272,7 @@ def latent(member: TrainedModel, draws: Iterable[Mapping[str, Tensor]]) -> np.nd
 
 
 def shape_distance(ensemble: Ensemble, shape: Shape, others: PointSets, parameters: Parameters) -> float | None:
-    """Return a shape's distance from the training shapes, averaged over the members; None if they have no latent."""
+    """Return a shape's distance from the training shapes, averaged over the members; None if models have no latent."""
     if (known := ensemble.record["distance"]) is None:
         return None
     found = [
@@ -350,7 +350,7 @@ def predict_together(
 def calibrated(
     members: Sequence[TrainedModel], chosen: Sequence[ChosenModel], data: Path | None, console: Console
 ) -> Ensemble:
-    """Return the ensemble with its stored calibration; else calibrate it and store the record with the first run."""
+    """Return the ensemble with its stored calibration; else calibrate it, and store the record in the first run."""
     record = read_calibration(chosen)
     if record is None:
         record = calibrate(members, chosen, data, console.say)

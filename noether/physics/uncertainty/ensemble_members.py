@@ -49,7 +49,7 @@ def _runs_of(sweep: Path) -> list[str]:
 
 
 def record_path(chosen: Sequence[ChosenModel]) -> Path:
-    """Return the path of the checkpoints' calibration: in the first run, named by a digest of all, in their order."""
+    """Return the path of the checkpoints' calibration: in the first run, named by a digest of all of them in order."""
     names = [f"{one.checkpoint.meta()['meta_sha256']} {one.weights}" for one in chosen]
     return chosen[0].folder.evaluation / f"intervals-{sha256(' '.join(names).encode()).hexdigest()[:12]}.json"
 

@@ -36,7 +36,7 @@ _PROSE = (".md", ".markdown", ".rst", ".txt")
 class Report(NamedTuple):
     """The findings of one file by line, its bytes, and a summary of what its jobs would start.
 
-    `unread`: the file could not be read, for the reason in its only finding. `advice`: the number of hidden findings.
+    `unread`: the file could not be read; its only finding has the reason. `advice`: the number of hidden findings.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class Report(NamedTuple):
 
 
 def lint_text(text: str, path: Path, asked: Asked = NOTHING) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Return the findings in a script or a README, including advice, with tested fixes, and what it would start."""
+    """Return a script's or README's findings, with advice and tested fixes, and a summary of what it would start."""
     findings, summary = _read(text, path, asked)
     return tuple(checked(text, findings, lambda changed: _read(changed, path, asked)[0])), summary
 
@@ -91,7 +91,7 @@ def summarise(job: Job) -> Iterator[str]:
         shape, under_srun = job.shape_at(launch), launch.layer("srun") is not None
         text = f"line {launch.line}: {' → '.join(dict.fromkeys(layer.name for layer in launch.layers))}: "
         if shape is None:
-            yield text + "how many tasks is known when it runs"
+            yield text + "the number of tasks is known only when it runs"
             continue
         tasks = f" × {shape.per_node:g} task{'s' * (shape.per_node != 1)} a node" if under_srun else ""
         text += counted(shape.nodes, "node") + tasks
@@ -127,11 +127,11 @@ def lint_file(path: Path, asked: Asked = NOTHING) -> Report:
     data = b""
     try:
         if path.stat().st_size > MAX_SIZE:
-            return _unread(path, f"{path.stat().st_size} bytes: Slurm takes scripts of at most 4 MiB")
+            return _unread(path, f"{path.stat().st_size} bytes: Slurm accepts scripts of at most 4 MiB")
         data = path.read_bytes()
         text = data.decode("utf-8", "replace")
         if _UNUSUAL.search(text) and ends_parser(text):
-            return _unread(path, "bash's grammar cannot read it to its end", data)
+            return _unread(path, "the parser for bash cannot read it to the end", data)
         findings, summary = lint_text(text, path, asked)
     except OSError as error:
         return _unread(path, error.strerror or str(error), data)
@@ -154,7 +154,7 @@ def _files(name: str) -> list[Path]:
                 raise UsageError(f"no job script in {name}: expected *.sbatch, *.slurm or *_submission.sh")
             return found
         if path.suffix in NO_SCRIPTS and path.is_file() and b"#SBATCH" not in path.read_bytes()[:MAX_SIZE]:
-            raise UsageError(f"{name} is no job script: it has no line with #SBATCH", fix="slurm-lint JOB.sh")
+            raise UsageError(f"{name} is not a job script: it has no line with #SBATCH", fix="slurm-lint JOB.sh")
         if path.exists() or path.is_symlink():
             return [path]
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []

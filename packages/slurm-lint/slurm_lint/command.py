@@ -18,13 +18,13 @@ from slurm_lint.words import UsageError, nearest
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line: files, folders and flags; return the exit code."""
     parser = ArgumentParser(prog="slurm-lint", allow_abbrev=False,
-                            description="Say what is wrong with Slurm job scripts before they wait in the queue.",
-                            epilog="Exit code: 1 with errors, 0 without, 2 where a file was not read.")  # fmt: skip
+                            description="Find faults in Slurm job scripts before they wait in the queue.",
+                            epilog="Exit code: 1 with errors, 0 without, 2 if a file could not be read.")  # fmt: skip
     parser.add_argument("scripts", nargs="*", metavar="FILE", help="a script for sbatch, a folder of them, or a README")
-    parser.add_argument("--advice", action="store_true", help="also show advice: what is allowed and could be better")
-    parser.add_argument("--fix", action="store_true", help="write the certain fixes into a copy: job.fixed.sbatch")
+    parser.add_argument("--advice", action="store_true", help="also show advice: lines that work but could be better")
+    parser.add_argument("--fix", action="store_true", help="make the safe fixes in a copy: job.fixed.sbatch")
     parser.add_argument("--format", dest="style", default="text", help=f"{', '.join(FORMATS)} (default: text)")
-    parser.add_argument("--slurm", metavar="VERSION", help="also report what only some versions of Slurm do: 23.02")
+    parser.add_argument("--slurm", metavar="VERSION", help="also report what is wrong only in this version: 23.02")
     parser.add_argument("--site", metavar="FILE", help="the site's partitions, required options and version of Slurm")
     parser.add_argument("--rules", action="store_true", help="list the rules; check nothing")
     parser.add_argument("--version", action="version", version=f"slurm-lint {__version__}")
@@ -87,7 +87,7 @@ def write_fixed(report: Report, asked: Asked) -> list[str]:
     path, (data, left) = report.path, fix_script(report.data, report.path, asked)
     target = path.with_name(f"{path.stem.removesuffix('.fixed')}.fixed{path.suffix}")
     if data == report.data:
-        return [f"{path}: nothing that can be changed without you"] if report.findings else []
+        return [f"{path}: nothing that is safe to fix automatically"] if report.findings else []
     if target == path:
         raise UsageError(f"{path} is itself a fixed script", fix="the original, beside which the fixed one is written")
     try:

@@ -32,17 +32,17 @@ _WAIT_FOR_EACH = "pids+=($!) after each, and last: for pid in ${pids[@]}; do wai
 _STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
 _NO_CONDA = re.compile(r"-|((un)?load|add|purge|list|spider|(cuda|cudnn|nccl|gcc|openmpi|slurm|cmake)[-\d.]*(/.*)?)$")
 _LOST = {  # The way a code is lost: the message and the fix.
-    "pipe": ("the pipe ends with the code of its last program, not of {name}", "set -eo pipefail      (before it)"),
-    "or": ("|| makes a failed {name} a success: the job ends COMPLETED", "|| code=$?      (and exit $code at the end)"),
-    "exit": ("0 is given as the code, whatever became of {name}", "exit $code      (code=$? after it)"),
-    "wait": ("a bare wait returns 0, whatever became of {name}", _WAIT_FOR_EACH),
-    "then": ("the code of line {line} takes the place of that of {name}: when it fails, the job ends COMPLETED",
+    "pipe": ("the pipe returns the exit code of its last program, not of {name}", "set -eo pipefail      (before it)"),
+    "or": ("|| hides a failure of {name}: the job ends COMPLETED", "|| code=$?      (and exit $code at the end)"),
+    "exit": ("the script returns 0, even if {name} fails", "exit $code      (code=$? after it)"),
+    "wait": ("a bare wait returns 0, even if {name} fails", _WAIT_FOR_EACH),
+    "then": ("the exit code of line {line} replaces that of {name}: if {name} fails, the job ends COMPLETED",
              "code=$? after it and exit $code at the end, or set -e before it"),
 }  # fmt: skip
 
 
 def _works(job: Job) -> list[Launch]:
-    """Return the launches that do the job's work: trainings, steps and mpirun, or else the user's programs."""
+    """Return the launches that do the job's work: trainings, steps and mpirun; if none, the user's programs."""
     works = [x for x in job.launches if not is_server(x) and not _NO_WORK.search(" ".join(x.command.texts))]
     steps = [x for x in works if (x.layer("srun") or x.layer("mpirun")) and x.innermost.name not in _TOOLS]
     # A shell that starts nothing only prints something.
@@ -64,7 +64,7 @@ def _is_inline(program: Layer) -> bool:
 
 
 def exit_code(job: Job) -> Iterator[Finding]:
-    """exit-code-lost: an exit code does not become the script's."""
+    """exit-code-lost: a run's exit code does not become the script's exit code."""
     flow, works = StatusFlow(job.script.shell), _works(job)
     losses = [(x, loss) for x in works if (loss := flow.loss(x.command.node))]
     firsts = {(x.layers[0].name, x.innermost.name): x for x, (kind, _) in reversed(losses) if kind != "or"}
@@ -78,14 +78,14 @@ def exit_code(job: Job) -> Iterator[Finding]:
 
 
 def conda(job: Job) -> Iterator[Finding]:
-    """conda-without-hook."""
+    """conda-without-hook: conda activate is called before conda's shell function is defined."""
     ready = re.search(r"\A#!.*\s-(\w*[li]|-login)|conda\(\)|function conda|BASH_ENV", job.script.text) is not None
     for command in job.script.commands:
         loads = command.name in ("module", "ml") and not all(_NO_CONDA.match(text) for text in command.texts[1:])
         ready |= loads or command.name in (".", "source", "eval", "spack", "conda_init")
         activates = command.name in ("conda", "mamba") and command.texts[1:2] == ["activate"]
         if activates and not ready and command.parent_type == "program":
-            message = f"a batch script has no shell function {command.name}: activate fails, and the job goes on"
+            message = f"a batch script has no shell function {command.name}: activate fails, and the job continues"
             hook = 'eval "$(conda shell.bash hook)"'
             edit = Edit(command.line, (hook, job.script.source(command.line))) if command.name == "conda" else None
             fix = 'eval "$(mamba shell hook --shell bash)"      (before mamba 2: mamba shell.bash hook)'
@@ -103,9 +103,9 @@ def background_jobs(job: Job) -> Iterator[Finding]:
         command, end = launch.command, launch.command.node.end_byte
         ends = {c.name for c in commands if c.words and c.node.start_byte > end} <= {"echo", "date", "printf"}
         later = {x.command.name for x in _works(job) if x.command.node.start_byte > end}
-        alike = len(works) > 1 and later == {command.name}  # One of its kind is the script's last.
+        alike = len(works) > 1 and later == {command.name}  # The last launch is another one like it.
         if not waits and (ends or alike) and not command.within("function_definition", "while_statement"):
-            message = "the batch script does not wait, and Slurm ends what still runs in the background at its end"
+            message = "the batch script does not wait; when it ends, Slurm kills its background processes"
             edit = Edit(command.last_line, (job.script.source(command.last_line), "wait $!"), safe=True)
             alone = command.parent_type == "program" and len(works) == len(job.launches) == 1
             once = len(works) == 1 and not command.within("for_statement", "c_style_for_statement")
@@ -113,13 +113,13 @@ def background_jobs(job: Job) -> Iterator[Finding]:
             yield Finding(launch.line, "background-without-wait", message, fix, edit if alone else None, certain=ends)
     for last in (c for c in commands[-1:] if c.name == "tail" and c.parent_type == "program" and not c.in_background):
         if re.search(r"\s(-\w*[fF]\b|--follow)(?!.*--pid)", " ".join(last.texts)):
-            message = "tail follows its file until the job is at its limit"
-            yield Finding(last.line, "wait-for-server", message, "wait      (in its place)")
+            message = "tail follows its file until the job's time limit"
+            yield Finding(last.line, "wait-for-server", message, "wait      (instead of it)")
     for at, launch in enumerate(job.launches):
         name = " ".join(word.text for word in launch.innermost.words)
         waits_for_it = launch.command.parent_type == "program" and not launch.command.in_background
         if waits_for_it and re.match(SERVES, name) and any(later.trains for later in job.launches[at + 1 :]):
-            message = f"{launch.innermost.name} serves until the job is at its limit: what follows is never reached"
+            message = f"{launch.innermost.name} serves until the job's time limit: later lines are never reached"
             fix = f"{job.script.source(launch.command.last_line).strip()} &      (and kill $! at the script's end)"
             yield Finding(launch.line, "wait-for-server", message, fix)
     # The last wait also waits for a server that was not stopped before it.
@@ -133,11 +133,11 @@ def background_jobs(job: Job) -> Iterator[Finding]:
         return
     lines, at = re.sub(r"(?m)^[ \t]*trap\b.*", "", job.code).split("\n"), waits[-1].line - job.script.first_line
     before, after = (_STOPS.search("\n".join(part)) for part in (lines[:at], lines[at + 1 :]))
-    # A script that waits only for the server, and then stops nothing, means it to serve until the time limit.
+    # If a script waits only for the server and then stops nothing, the server is meant to run until the time limit.
     if not before and (after or len(waits[-1].words) == 1):
-        message = f"wait waits for the server of line {servers[0].line} too, which runs to the job's time limit"
+        message = f"wait also waits for the server of line {servers[0].line}, which runs until the job's time limit"
         work = "wait $work; " * works[-1].command.in_background
-        fix = f"{work}kill $server      (in its place; server=$! after the server's &, work=$! after another's)"
+        fix = f"{work}kill $server      (instead of it; server=$! after the server's &, work=$! after the other's)"
         yield Finding(waits[-1].line, "wait-for-server", message, fix)
 
 
@@ -149,7 +149,7 @@ def signals(job: Job) -> Iterator[Finding]:
     traps = [c for c in job.script.commands if c.name == "trap" and len(c.words) > 2 and c.texts[1]]
     trapped = any(request.name in {t.upper().removeprefix("SIG") for t in c.texts[2:]} for c in traps)
     if request.lead_s < 60:
-        message = f"{request.lead_s} s before the end: Slurm looks about every 30 s, and a checkpoint takes its time"
+        message = f"{request.lead_s} s before the end: Slurm checks about every 30 s, and a checkpoint takes time"
         yield Finding(option.line, "signal-lead", message, edit=job.script.rewritten(option.line, r"@\d+", "@120"))
     works = [x for x in _works(job) if x.trains or x.innermost.kind == "shell" or x in job.steps or x.layer("mpirun")]
     if not works:
@@ -157,12 +157,12 @@ def signals(job: Job) -> Iterator[Finding]:
     main, behind = works[-1], works[-1].command.in_background
     under_srun, value, twice = main.layer("srun") is not None, option.value, "step=$!, and wait $step twice"
     if request.to_batch_shell and not trapped and main.command.texts[0] != "exec" and "trap" not in job.code:
-        message = f"{value} reaches the batch shell alone, which has no trap for it: the signal ends the job"
+        message = f"{value} reaches only the batch shell, which has no trap for it: the signal ends the job"
         edit = job.script.rewritten(option.line, "B:", "") if under_srun else None
-        fix = f"trap 'kill -{request.name} $step' {request.name}      (the program with & behind it, {twice})"
+        fix = f"trap 'kill -{request.name} $step' {request.name}      (with & after the program, {twice})"
         yield Finding(option.line, "signal-lost", message, fix, edit, certain=False)
     elif request.to_batch_shell and trapped and not (behind or main.command.within("function_definition")):
-        message = "bash runs a trap when the foreground command has ended: too late"
+        message = "bash runs a trap only after the foreground command has ended, which is too late"
         fix = f"{job.script.source(main.command.last_line).strip()} &      (then {twice}: a signal ends the first)"
         yield Finding(main.line, "signal-lost", message, fix)
     elif trapped and not request.to_batch_shell:
@@ -172,7 +172,7 @@ def signals(job: Job) -> Iterator[Finding]:
         edit = job.script.with_option("signal", f"B:{value}") if behind else None
         yield Finding(option.line, "signal-lost", message, fix, edit)
     elif not (request.to_batch_shell or under_srun or job.steps) and job.trainings:
-        message = f"{value} reaches the steps of srun only, never a program that the batch script runs itself"
+        message = f"{value} reaches only srun's steps, never a program that the batch script runs itself"
         yield Finding(option.line, "signal-lost", message, f"srun {main.command.words[0].text} …", certain=False)
 
 
@@ -185,7 +185,7 @@ def output(job: Job) -> Iterator[Finding]:
             folder, plain = option.value.rpartition("/")[0], re.fullmatch(r"(?!/dev/)[^%$<{]+", option.value)
             if plain and mode[:1] not in ("a", "A") and re.search(r"\d[,-]", array):
                 each = job.script.with_option(option.name, f"{option.value}.%a", option.line)
-                yield Finding(option.line, "array-truncates", "each job of the array writes over this file", edit=each)
+                yield Finding(option.line, "array-truncates", "every job of the array overwrites this file", edit=each)
             known = folder.partition("%")[0].rpartition("/")[0] if "%" in folder else folder
             made = any(re.match(rf"\s*mkdir\s.*{re.escape(known)}", line) for line in job.script.outer)
             unknown = re.search(r"\A[/~]|[\0${<]", folder) or re.match(r"[/~$]", chdir)
@@ -194,8 +194,8 @@ def output(job: Job) -> Iterator[Finding]:
             if not folder or folder in seen or made or unknown or kept or known in (".", ".."):
                 continue
             seen.add(folder)
-            reason = "is made of the job's number" if here else "is not here"
-            message = f"the folder {folder} {reason}, and Slurm before 23.02 makes none: the output would be lost"
+            reason = "is named by the job's number" if here else "does not exist here"
+            message = f"the folder {folder} {reason}, and Slurm before 23.02 does not make it: the output would be lost"
             opens, makes, edit = (job.script.outer or ("",))[-1], f"mkdir -p {known}", None
             if here:
                 edit = job.script.with_option(option.name, f"{known and known + '/'}%j.out", option.line)
@@ -210,11 +210,11 @@ def requeue(job: Job) -> Iterator[Finding]:
     again = [c for c in job.script.commands if c.name == "scontrol" and "requeue" in c.texts[1:2]]
     if (option or again) and not mode.lower().startswith("a"):
         line = option.line if option else again[0].line
-        message = "a requeued job writes its output over that of its first run, unless your site sets JobFileAppend"
+        message = "a requeued job overwrites the output of its first run, unless your site sets JobFileAppend"
         yield Finding(line, "requeue-truncates", message, edit=job.script.with_option("open-mode", "append"))
     for command in again if not re.search(r"RESTART_COUNT|timeout|trap|124|SIG", job.code) else ():
         if command.parent_type == "list" and "||" in job.script.source(command.line):
-            message = "a run that fails every time is queued again without end"
+            message = "a job that fails every time is requeued endlessly"
             fix = '|| [ "${SLURM_RESTART_COUNT:-0}" -ge 3 ] || scontrol requeue $SLURM_JOB_ID'
             yield Finding(command.line, "requeue-without-end", message, fix)
     for launch, srun, shape in job.known_steps:
@@ -226,7 +226,7 @@ def requeue(job: Job) -> Iterator[Finding]:
         # A single step with a Python program and a task for each GPU, or with a master address, is one training.
         alike = python and alone and (shape.total_gpus == shape.tasks or "MASTER_ADDR" in job.script.exported)
         if (shown or alike) and shape.tasks > 1 and not (kills or launch.runs_script):
-            message = "a failed task leaves the others waiting for it, unless your site sets KillOnBadExit"
+            message = "if one task fails, the others wait for it, unless your site sets KillOnBadExit"
             message = message if shown else f"where the tasks are one training, {message}"
             safe = shown and re.match(r"\s*srun\s", job.script.source(launch.line)) is not None
             edit = job.script.rewritten(srun.line, r"\bsrun\s", new) if value is None else None
@@ -249,7 +249,7 @@ def containers(job: Job) -> Iterator[Finding]:
         reads_slurm = ours or (kind == "python" and not launch.layer("per-node"))
         several = launch.layer("srun") and shape and shape.tasks > 1
         if clean and several and reads_slurm and not docker and not passed:
-            message = f"{clean} takes SLURM_* from the tasks: each believes it is alone"
+            message = f"{clean} removes SLURM_* from the tasks: each trains as if it were alone"
             edit = job.script.rewritten(layer.line, rf" {re.escape(clean)}(?=\s)", "")
             yield Finding(layer.line, "separate-runs", message, edit=edit, certain=ours)
         there = docker and layer.words[1].text == "exec"  # A running container already has its GPUs, or has none.
@@ -284,7 +284,7 @@ class StatusFlow:
         """Return how the status of a statement is lost; None if it is kept or cannot be followed."""
         if self.tracked or depth > 5:
             return None
-        tested = False  # On the left of &&, set -e does not apply.
+        tested = False  # Left of &&, set -e does not apply.
         while (parent := node.parent) is not None:
             kind, last = parent.type, parent.named_children[-1]
             if _TESTS.fullmatch(kind) and (
@@ -332,7 +332,7 @@ class StatusFlow:
 
 
 def _kept_in(statements: Iterable[Node]) -> bool:
-    """Return whether the statements use a status; one that is only saved and printed is lost."""
+    """Return whether the statements use a status. A status that is only saved and printed is lost."""
     texts = [text for statement in statements if not _SAYS.fullmatch(text := text_of(statement))]
     names = [match[1] for text in texts if (match := re.fullmatch(r"(\w+)=\"?\$(?:\?|\{\?\})\"?", text))]
     kept = sum(_KEEPS.search(text) is not None for text in texts)

@@ -15,9 +15,9 @@ _OURS = re.compile(r"(?<!\\)\$(?=[(?!]|SLURM|MASTER_|code\b)")  # Expansions in 
 
 @dataclass(frozen=True)
 class Edit:
-    """Lines that replace one line of the file, or go above it. Without lines, the line is deleted.
+    """Lines that replace one line of the file, or go above it. If there are none, the line is deleted.
 
-    `safe`: the edit cannot be wrong, so `--fix` makes it; otherwise the reader decides. Line 0: all line ends.
+    `safe`: the edit cannot be wrong, so `--fix` makes it; otherwise the reader decides. `line` is 0 for all line ends.
     """
 
     line: int
@@ -30,10 +30,10 @@ class Edit:
 class Finding:
     """One fault in a script. `line` is 1 if the whole script lacks something; `fix` is the text to write.
 
-    With `edit`, the fix is a change of the file, tested before it is shown (`checked`); without, it is a hint in words.
-    `certain` overrides the rule's level: True makes the finding an error, False a warning. `taught` is its rule if that
-    belongs to a program that the linter was taught. `cause` is the shared end of the messages of findings with one
-    cause: a script reports only the first of them, which lists the lines of the others (`also`).
+    With `edit`, the fix changes the file and is tested before it is shown (`checked`); without, it is a hint in words.
+    `certain` overrides the rule's level: True makes the finding an error, False a warning. `taught` is the finding's
+    rule if a taught program defines it. Findings with the same cause share the end of their messages, `cause`: only the
+    first of them is reported, with the line numbers of the others.
     """
 
     line: int
@@ -85,7 +85,7 @@ def apply(text: str, edit: Edit) -> str:
         return text
     original = lines[index].removesuffix("\r")
     end = lines[index][len(original) :]
-    # A line of the edit that is the line itself keeps its bytes, whatever they were read as.
+    # If a line of the edit equals the old line, it keeps the old bytes, however they were decoded.
     shown = original.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     lines[index : index + 1] = [(original if line == shown else line) + end for line in edit.instead]
     if edit.above:
@@ -109,7 +109,7 @@ def joined(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def checked(text: str, findings: Sequence[Finding], lint: Callable[[str], Sequence[Finding]]) -> Iterator[Finding]:
-    """Yield the findings, dropping fixes that the linter itself rejects or that change nothing."""
+    """Yield the findings without the fixes that the linter itself rejects or that change nothing."""
     before, lines = _times(findings), text.split("\n")
     for finding in findings:
         edit, line = finding.edit, lines[finding.line - 1].strip() if finding.line <= len(lines) else ""

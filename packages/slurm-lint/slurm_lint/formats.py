@@ -66,7 +66,7 @@ def _escaped(text: str, more: str = "") -> str:
 
 
 def _sarif(found: Sequence[tuple[Report, Finding]], known: Sequence[Rule]) -> dict[str, Any]:
-    """Return a log in SARIF 2.1.0 (OASIS) for code scanning services; its word for advice is "note"."""
+    """Return a log in SARIF 2.1.0 (OASIS) for code scanning services; SARIF calls advice "note"."""
     rules = [{"id": rule.code, "name": rule.name, "shortDescription": {"text": rule.why},
               "defaultConfiguration": {"level": rule.level.replace("advice", "note")}} for rule in known]  # fmt: skip
     results = [

@@ -47,7 +47,7 @@ class JobShape:
 
 
 def shape_of(options: Options) -> JobShape:
-    """Return what the options of a component request; an unreadable option counts as not given."""
+    """Return the shape that a component's options request; an unreadable option is treated as absent."""
     nodes, most = node_range(options.value("nodes")) or (None, None)
     names = ("ntasks", "ntasks-per-node", "ntasks-per-gpu")
     tasks, per_node, per_gpu = (count(options.value(name)) for name in names)
@@ -69,7 +69,7 @@ def shape_of(options: Options) -> JobShape:
 
 
 def gpus_on_node(options: Options) -> int | None:
-    """Return the GPUs per node requested by --gpus-per-node or --gres; None if there are none."""
+    """Return the number of GPUs per node requested by --gpus-per-node or --gres; None if neither requests any."""
     per_node = gpu_count(options.value("gpus-per-node"))
     return gpus_in_gres(options.value("gres") or "") or None if per_node is None else per_node
 
@@ -85,7 +85,7 @@ class Job:
         """The options and shape of the job, or of the first component of a heterogeneous job."""
         self.launches, self.variables = find_launches(script, asked.programs)
         self.trainings = [launch for launch in self.launches if launch.trains and not is_server(launch)]
-        """The launches that may be one run of several ranks, without servers and monitors in the background."""
+        """The launches that may be one run of several ranks; servers and monitors in the background are left out."""
         self.steps = [launch for launch in self.launches if launch.layer("srun")]
         self.code = script.shell.code
         self.inner = [command for launch in self.launches for shell in launch.shells for command in shell.commands]
@@ -97,7 +97,7 @@ class Job:
     def has_whole_nodes(self) -> bool:
         """True if no other GPU job shares its nodes: whole nodes, 8 GPUs, or several nodes with 4 GPUs each."""
         whole = self.options.last("exclusive") is not None or self.options.value("mem") == "0"
-        # NERSC's nodes have 4, are requested by --constraint=gpu, and are given whole in all queues but the shared one.
+        # NERSC's nodes have 4 GPUs, are requested by --constraint=gpu, and are given whole except in the shared queue.
         nersc = "gpu" in (self.options.value("constraint") or "") and "shared" not in (self.options.value("qos") or "")
         shapes = (self.shape, *(shape for _, _, shape in self.known_steps))
         return whole or any((x.gpus_per_node or 0) >= (8 if x.nodes == 1 and not nersc else 4) for x in shapes)

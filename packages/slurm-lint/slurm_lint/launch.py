@@ -18,7 +18,7 @@ Kind = Literal["srun", "mpirun", "per-node", "container", "shell", "python", "ra
 _MPIRUN = {"mpirun", "mpiexec", "orterun", "mpiexec.hydra", "prun", "ibrun"}
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 _PREFIXES: Mapping[str, tuple[str, str]] = {
-    # Programs that run the words that follow: the required next word, and their options with a value (*: all).
+    # Programs that run the words after their own: the required next word, and the options with a value (*: all).
     **dict.fromkeys(names_in("exec time nohup command setsid catchsegv sudo chrt taskset"), ("", "")),
     "stdbuf": ("", "-o -e -i"), "env": ("", "-u"), "nice": ("", "-n"), "timeout": ("", "-k -s --signal --kill-after"),
     "ionice": ("", "-c -n"), "numactl": ("", "-N -m -C -i --cpunodebind --membind"), "pixi": ("run", "-e"),
@@ -210,7 +210,7 @@ class _Chain:
             self._add("submitit" if submitit else "other" if tool else "python", name, words)
 
     def _taught(self, words: list[Word], *, image: bool = False) -> bool:
-        """Add a program that the linter was taught, with the user's script that it runs; return False if it is none."""
+        """Add a program that the linter was taught, with the user's script that it runs; else return False."""
         texts = [self.variables.expand(word.text) for word in words]
         for program in self.programs:
             if (script := program.script_word(texts, image=image)) is not None:
@@ -274,7 +274,7 @@ def _parts(words: Sequence[Word]) -> list[list[Word]]:
 
 
 def _read(words: list[Word], flags: frozenset[str]) -> tuple[dict[str, str], list[Word]]:
-    """Return a program's options by name, and the words after them; a word in .py always ends the options."""
+    """Return a program's options by name, and the words after them; a word that ends in .py ends the options."""
     options: dict[str, str] = {}
     while words and words[0].text.startswith("-") and words[0].text not in ("-", "--"):
         name = words[0].text.partition("=")[0].lstrip("-").replace("-", "_")

@@ -24,7 +24,7 @@ _SET = names_in(
     NODELIST NPROCS NTASKS NTASKS_PER_NODE PACK_JOB_ID PROCID RESTART_COUNT STEPID STEP_GPUS STEP_ID STEP_NODELIST
     STEP_NUM_NODES STEP_NUM_TASKS STEP_TASKS_PER_NODE SUBMIT_DIR SUBMIT_HOST TASKS_PER_NODE TASK_PID"""
 )
-"""Variables that sbatch and srun set, without SLURM_ (manuals, 22.05 to 25.11), except unmistakable names."""
+"""Variables that sbatch and srun set, without SLURM_ (manuals, 22.05 to 25.11); names never mistaken are left out."""
 _MEANT = {
     "CPUS_ON_NODE": "CPUS_PER_NODE NCPUS NUM_CPUS", "GPUS_ON_NODE": "NGPUS NUM_GPUS", "MEM_PER_NODE": "MEM",
     "SUBMIT_DIR": "WORKING_DIR WORKDIR JOB_WORKDIR", "NNODES": "NODES", "NTASKS": "TASKS NUM_TASKS", "PROCID": "RANK",
@@ -97,7 +97,7 @@ def tasks(job: Job) -> Iterator[Finding]:
         total, each = job.options.last("ntasks"), job.options.last("ntasks-per-node")
         nodes = node_range(job.options.value("nodes")) or (0, 0)
         if total and each and count(total.value) == ranks < gpus == nodes[0] * (count(each.value) or 0):
-            message = f"--ntasks={total.value} wins over --ntasks-per-node={each.value}: {message}"
+            message = f"--ntasks={total.value} overrides --ntasks-per-node={each.value}: {message}"
         wanted = ("ntasks", gpus) if total else ("ntasks-per-node", gpus // shape.nodes)
         write = None if copies and not shown else job.script.with_option(*wanted)
         certain = launch.layer("ranks") is not None or bool(source)
@@ -129,14 +129,14 @@ def reach(job: Job) -> Iterator[Finding]:
         told = job.shape.tasks > nodes and str(job.shape.tasks) in launch.command.texts
         driver = told and not job.shape.total_gpus and not job.shows_ddp(launch)
         if per_node is None and launch is (job.trainings or own)[-1] and not driver:
-            message = f"without srun this runs once, on the first of {nodes} nodes, unless it starts the others itself"
+            message = f"without srun this runs once, on the first of {nodes} nodes, unless it starts other ranks itself"
             # A program that starts the others itself must run once.
             edit = edit if job.shows_ddp(launch) else None
             yield Finding(launch.line, "missing-srun", message, "srun, where each task is a rank", edit, certain=False)
         elif per_node and per_node.name != "deepspeed" and not apart:
             waits = per_node.name != "accelerate" and (job.number(launch, per_node, "nnodes") or 1) > 1
             then = " and waits for the others" if waits else ": the others stay idle"
-            message = f"{per_node.name} without srun runs on the first of {nodes} nodes only{then}"
+            message = f"{per_node.name} without srun runs only on the first of {nodes} nodes{then}"
             yield Finding(launch.line, "missing-srun", message, edit=edit, certain=waits)
 
 
@@ -167,11 +167,11 @@ def devices(job: Job) -> Iterator[Finding]:
         numbers = name == "CUDA_VISIBLE_DEVICES" and re.fullmatch(r"\d+(,\d+)*", word.text)
         chosen = set(map(int, word.text.split(","))) if numbers else set()
         if max(chosen, default=0) >= gpus:
-            message = f"the job has {counted(gpus, 'GPU')} a node, numbered from 0, and Slurm sets the variable to them"
+            message = f"each node has {counted(gpus, 'GPU')}, numbered from 0, and Slurm already sets the variable"
             yield Finding(word.line, "visible-devices", message, "leave CUDA_VISIBLE_DEVICES to Slurm")
         elif 0 < len(chosen) < gpus and alone and (word in given or name in job.script.exported):
             message = f"{gpus - len(chosen)} of the job's {counted(gpus, 'GPU')} stay idle"
-            yield Finding(word.line, "visible-devices", message, f"ask for {counted(len(chosen), 'GPU')}, or use all")
+            yield Finding(word.line, "visible-devices", message, f"request {counted(len(chosen), 'GPU')}, or use all")
 
 
 def launchers(job: Job) -> Iterator[Finding]:
@@ -190,7 +190,7 @@ def launchers(job: Job) -> Iterator[Finding]:
             inside = outer.kind == "per-node" and inner.kind == "srun"
             if inside or (number and number > shape.nodes and inner.kind != "srun"):
                 each = f"each {'worker' if inside else f'of the {number} processes'} of {outer.name}"
-                message, fix = f"{each} runs {inner.name}, a whole run", f"{outer.name} python …, or {inner.name} alone"
+                message, fix = f"{each} runs {inner.name}: a full run", f"{outer.name} python …, or {inner.name} alone"
                 yield Finding(inner.line, "launcher-in-launcher", message, fix)
         if per_node and not nested:
             yield from _per_node(job, launch, per_node, shape)
@@ -208,7 +208,7 @@ def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Ite
     if srun and several and agents != shape.tasks and not (own and agents in (None, 1)):
         started = f"{shape.tasks * processes} processes" if processes else f"{shape.tasks} launchers"
         on = counted(shape.total_gpus, "GPU") if shape.total_gpus else counted(shape.nodes, "node")
-        message = f"{per_node.name} starts a node's workers itself, and srun runs it {shape.per_node:g} times a node: "
+        message = f"{per_node.name} starts a node's workers itself, but srun runs it {shape.per_node:g} times a node: "
         message += f"{started} on {on}"
         if (processes or 2) > 1 and not shares_gpus(job, launch, several_to_a_gpu=True):
             given = ("ntasks", shape.nodes) if job.options.last("ntasks") else ("ntasks-per-node", 1)
@@ -219,7 +219,7 @@ def _per_node(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Ite
     standalone, nodes_text = "standalone" in per_node.options, per_node.option("nnodes")
     if srun and shape.nodes > 1 and (standalone or nodes_text is None or agents == 1):
         what = "--standalone" if standalone else "--nnodes=1" if agents else "no --nnodes"
-        rule, message = "separate-runs", f"{what}: each of the {shape.nodes} nodes takes itself for the whole run"
+        rule, message = "separate-runs", f"{what}: each of the {shape.nodes} nodes trains as if it were alone"
     elif agents and agents != shape.nodes and (srun or (agents > shape.nodes and not job.has_driver)):
         has = f"the {'step' if srun else 'job'} has {counted(shape.nodes, 'node')}"
         rule, message = "node-count", f"--nnodes={agents}, but {has}"
@@ -242,8 +242,8 @@ def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iter
         return
     machines = job.number(launch, per_node, "num_machines") or 1 if name == "accelerate" else 1
     default = "" if per_node.option(option) else f" (no --{option})"
-    message = f"{counted(processes, 'worker')} a node{default} on {counted(gpus, 'GPU')} a node"
-    message += "" if processes > gpus else ": the others stay idle"
+    message = f"{counted(processes, 'worker')} per node{default} on {counted(gpus, 'GPU')} per node"
+    message += "" if processes > gpus else ": the other GPUs stay idle"
     edit, fix = _with_value(job, launch, option, gpus * machines), f"--{option}={gpus * machines}"
     if "multi_gpu" in per_node.options and gpus * machines == 1:  # accelerate refuses one process with it.
         edit, fix = None, f"#SBATCH --gpus-per-node={processes}"
@@ -259,10 +259,10 @@ def _deepspeed(job: Job, launch: Launch, deepspeed: Layer, shape: JobShape) -> I
     """deepspeed-nodes: deepspeed reaches other nodes by ssh, and only those in its hostfile."""
     if {"no_ssh", "node_rank"} & set(deepspeed.options) or shape.nodes < 2 or not shape.nodes_known:
         return
-    message = f"without --hostfile deepspeed uses this node alone: the other {shape.nodes - 1} stay idle"
+    message = f"without --hostfile deepspeed uses only this node: the other {shape.nodes - 1} stay idle"
     fix, under = "--hostfile=FILE, a line `HOST slots=GPUS` for each node", launch.layer("srun") is not None
     if under:
-        message = f"srun runs deepspeed {shape.tasks} times, and each starts a run of its own"
+        message = f"srun runs deepspeed {shape.tasks} times, and each starts a separate run"
         fix = "--no_ssh --node_rank=$SLURM_NODEID …, or srun torchrun"
     if under or "hostfile" not in job.code.lower():
         yield Finding(deepspeed.line, "deepspeed-nodes", message, fix)
@@ -287,7 +287,7 @@ def step_cpus(job: Job) -> Iterator[Finding]:
     for launch, srun, _ in job.known_steps:
         threads = launch.trains or (launch is job.steps[-1] and launch.innermost.name not in ONE_THREAD)
         if threads and srun.option("cpus-per-task", "cpu-bind") is None:
-            message = f"Slurm 22.05 to 23.02: srun ignores the job's --cpus-per-task={asked}: a task may have one CPU"
+            message = f"in Slurm 22.05 to 23.02, srun ignores the job's --cpus-per-task={asked}: a task may get one CPU"
             export = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
             edit = job.script.rewritten(srun.line, r"^(\s*)srun\s", rf"\1{export}\n\g<0>")
             yield Finding(srun.line, "srun-cpus", message, f"{export}      (before srun)", edit)
@@ -309,7 +309,7 @@ def misplaced(job: Job) -> Iterator[Finding]:
     """shell-word: srun is given something that is not a program."""
     for launch in (x for x in job.launches if x.command.name != "time"):
         if re.match(r"[A-Za-z_]\w*=", name := launch.innermost.name):
-            message = f"{launch.command.name} takes {name} for the name of a program"
+            message = f"{launch.command.name} runs {name} as if it were a program"
             yield Finding(launch.innermost.line, "shell-word", message, f"{launch.command.name} env {name} …")
     for launch in (x for x in job.steps if x.layers[0].kind == "srun"):
         program, whole = launch.innermost, launch.innermost.words[0].raw
@@ -317,10 +317,10 @@ def misplaced(job: Job) -> Iterator[Finding]:
         if program.kind == "srun" == launch.command.name and not told:
             yield Finding(program.line, "shell-word", "srun is given no program to start", "srun … PROGRAM")
         elif program.name in SHELL_WORDS:
-            message = f"srun starts programs, and {program.name} is a word of the shell"
+            message = f"srun starts only programs, and {program.name} is a command of the shell"
             yield Finding(program.line, "shell-word", message, f"srun bash -c '{program.name} … && …'")
         elif len(launch.layers) == 2 and re.match(r"([\"'])\w[^$]*\s[^$]*\1$", whole):
-            message = f"srun takes all of {whole} for the name of one program"
+            message = f"srun reads all of {whole} as the name of one program"
             yield Finding(program.line, "shell-word", message, f"srun bash -c {whole}")
 
 
@@ -355,14 +355,14 @@ def never_set(job: Job) -> Iterator[Finding]:
         own = re.search(rf"\bSLURM_{name}:?[-=+?]|-[nvz] \S*SLURM_{name}\b|\bread .*SLURM_{name}\b", text)
         if (meant or near) and not own and not re.search("TMP|SCRATCH|LOCAL$", name):  # Some sites set these.
             new = f"SLURM_{(meant or near)[0]}"
-            yield Finding(line, "unset-variable", f"Slurm sets no variable SLURM_{name}", new)
+            yield Finding(line, "unset-variable", f"Slurm never sets SLURM_{name}", new)
     code = re.sub(r"'[^'\n]*'", "''", job.code) if not re.search(r"(?m)^\s*(source|\.)\s", job.code) else ""
     for match in re.finditer(r"(?<!\\)\$\{?([a-z][a-z\d_]+)\b(?!:?[-+?=])", code):
         # A name that never appears without its $ is neither set nor read nor mentioned here.
         tested = re.search(rf"\[ [^\n]*\$\{{?{match[1]}\b", code)
         if not tested and not re.search(rf"(?<![$\w{{]){match[1]}\b|\$\{{[#!]{match[1]}", text):
             number = job.script.first_line + code.count("\n", 0, match.start())
-            message = f"nothing here sets {match[1]}: it is empty unless the job is given it"
+            message = f"nothing here sets {match[1]}: it is empty unless it is passed to the job"
             yield Finding(number, "unset-variable", message, f"sbatch --export=ALL,{match[1]}=…")
             return
 
@@ -373,7 +373,7 @@ def array(job: Job) -> Iterator[Finding]:
     found = ((number, _LINE.search(job.variables.expand(line))) for number, line in lines)
     number, match = next((pair for pair in found if pair[1]), (0, None))
     if match and _FROM_ZERO.search(indices) and not _COUNTS.search(job.code):
-        then = "sed refuses line 0" if match[1] else "the job of index 0 gets none"
-        message = f"--array={indices} begins at 0, and lines are counted from 1: {then}"
+        then = "sed refuses line 0" if match[1] else "the job with index 0 gets no line"
+        message = f"--array={indices} begins at 0, but lines are counted from 1: {then}"
         fix = "$((SLURM_ARRAY_TASK_ID + 1)), or #SBATCH --array=1-…"
         yield Finding(number, "array-from-zero", message, fix, certain=bool(match[1]))

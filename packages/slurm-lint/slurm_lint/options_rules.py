@@ -1,4 +1,4 @@
-"""Rules about the form of a script and its options: what sbatch refuses, ignores or reads differently."""
+"""Rules about the form of a script and its options: what sbatch refuses, ignores or misreads."""
 
 import re
 from collections import Counter
@@ -39,7 +39,7 @@ _ANGLED = re.compile(
 )
 # `# sbatch --nodes 2` documents the script's use: only capitals, or no blank, indicate a misspelt request.
 _ALMOST = re.compile(r"(?:\s*#\s*SBATCH|#(?P<typo>S[BATCH]{4,6}|SB[ATCHatch]{4}|[Ss]batch|BATCH))(?P<rest>\s+-.*)")
-_GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")  # Two requests on one line: the second is a comment.
+_GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")  # Two requests on one line: sbatch treats the second as a comment.
 _PLACEHOLDER = re.compile(
     r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{(?!\w+:[-=?+])[^{}]*\}|\[[A-Za-z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
 )
@@ -48,11 +48,11 @@ _OWN_FOLDER = re.compile(r"(?:(?:dirname|realpath|readlink)\b[^|;]*?\$\{?|\$\{(?
 _TEMPLATE = re.compile(r"\{\{|\{%|%\(\w|<(?:[A-Za-z][\w .-]*|path/to/[^<>]*)>")  # bash cannot parse a template.
 _SHEBANGS = (  # Rule, pattern of a wrong first line, its replacement, message.
     ("typographic-dash", rf"(#!\S+\s+)([{DASHES}]+(\S*))", r"\1-\3",
-     "{1!r} begins with a typographic dash: the shell takes it for the script to run"),
+     "{1!r} begins with a typographic dash: the shell reads it as the script to run"),
     ("shebang-words", r"(#!\s*\S*/env)\s+(?!-\S*S)(\S+\s+\S.*)", r"\1 -S \2",
-     "env is given {1!r} as one word, and finds no such program"),
+     "env receives {1!r} as one word, and finds no such program"),
     ("shebang-words", r"#!\s*(?:\S*/)?(sbatch|srun|salloc)\b.*", "#!/bin/bash",
-     "{0} is run to read the script, and starts the same job again"),
+     "{0} is the script's interpreter, and submits the same job again"),
 )  # fmt: skip
 
 
@@ -65,8 +65,8 @@ def form(job: Job) -> Iterator[Finding]:
     named = script.path.suffix in _JOB_SUFFIXES or options.given or options.problems or any(_passed_over(script))
     if not script.text.startswith("#!") and named:
         message = "the first line does not begin with #!: sbatch refuses the script"
-        message += " (a byte order mark stands before it)" if script.text.startswith("\ufeff") else ""
-        message += f" (line {number} does, which is to be the first)" if number > first else ""
+        message += " (a byte order mark precedes it)" if script.text.startswith("\ufeff") else ""
+        message += f" (line {number} does: make it the first)" if number > first else ""
         meant = (shebang,) if shebang else ("#!/bin/bash", script.lines[0].lstrip("\ufeff"))
         # A file without options of sbatch may be a program in another language.
         known = (shebang or "#SBATCH" in script.text) and not script.shell.root.has_error
@@ -106,21 +106,21 @@ def continued(job: Job) -> Iterator[Finding]:
         kept = any(re.fullmatch(rf'"?\$\{{?{name}\}}?"?', word.raw) for name, word in command.assignments)
         again = [x.line for x in command.words[1:-1] if x.text == command.name and x.line > command.line]
         if kept and re.fullmatch(r'"\$\{?\w+\}?"', first):
-            cause, fix = " as a command: a value with a blank is to stand in quotes as a whole", f'NAME="… {first[1:]}'
+            cause, fix = " as a command: put a value with blanks in quotes as a whole", f'NAME="… {first[1:]}'
         elif again and command.name != "echo" and job.script.source(again[0]).strip().startswith(first):
             message = f"the backslash above makes {first} an argument of the {first} before it"
             yield Finding(again[0], "line-as-command", message, "| or && in front of it", certain=False)
             continue
         elif re.match("=(?!=)", second) and re.fullmatch(r"[A-Za-z_]\w*", first) and called:
-            cause, fix = f"{cause}: no blank may stand beside the = of a variable", f'{first}="…"'
+            cause, fix = f"{cause}: a variable's = may have no blanks beside it", f'{first}="…"'
             changed = re.sub(rf"\b{first}\s+=\s*(?![\s#])", f"{first}=", source, count=1)
             edit = Edit(command.line, (changed,)) if len(command.words) == 2 + (second == "=") else None
         elif first == "~" and source.strip() == "~":
-            cause, edit = " as a command, which an editor left", Edit(command.line, ())
+            cause, edit = " as a command; an editor left it there", Edit(command.line, ())
         elif re.match(r"--?[A-Za-z]", first):
             whole = first in source and not command.assignments
             above = job.script.source(command.line - 1).rstrip("\\ \t") if whole else ""
-            fix = "the line above is to end with a backslash, and nothing to stand between" if above else ""
+            fix = "end the line above with a backslash, and leave no line between them" if above else ""
             edit = Edit(command.line - 1, (f"{above} \\",)) if above and "#" not in above else None
         else:
             continue
@@ -134,7 +134,7 @@ def spooled(job: Job) -> Iterator[Finding]:
         found = _OWN_FOLDER.search(line)
         if found and job.options.given and not known and number not in job.script.shell.quoted_lines:
             message = f"Slurm runs a copy of the script: ${found[1]} leads to slurmd's own folder"
-            yield Finding(number, "script-folder", message, "$SLURM_SUBMIT_DIR, the folder of the call of sbatch")
+            yield Finding(number, "script-folder", message, "$SLURM_SUBMIT_DIR, the folder where sbatch was called")
             return
 
 
@@ -209,7 +209,7 @@ def ignored(job: Job) -> Iterator[Finding]:
         line, head = f"#SBATCH {text}", job.script.source(number).rpartition("#SBATCH")[0].rstrip()
         moved = Edit(number, (), above=(job.script.first_command, line))
         edit = moved if late else Edit(number, (head, line) if head else (line,))
-        cause = "after the first command it reads no more" if late else "it reads only what begins with #SBATCH"
+        cause = "it stops reading at the first command" if late else "it reads only lines that begin with #SBATCH"
         certain, message = late and bool(names & _SHAPING - live), f"sbatch reads nothing on this line: {cause}"
         yield Finding(number, "ignored-option", message, edit=edit, certain=certain, cause=f": {cause}")
 
@@ -227,12 +227,12 @@ def values(job: Job) -> Iterator[Finding]:
             yield _refused(job, option)
         elif option.name in _TEXTS and (match := _UNEXPANDED[option.name == "mail-user"].search(option.value)):
             cause = ": it is part of the name"
-            message = f"sbatch expands no {match[0]} in --{option.name}{cause}"
+            message = f"sbatch does not expand {match[0]} in --{option.name}{cause}"
             user = option.name in ("output", "error") and re.match(r"\$\{?(USER|USERNAME|LOGNAME)\b", match[0])
             # A path without a folder is relative to where sbatch is called.
             here = option.name != "chdir" and re.match(r"\$\{?(PWD|SLURM_SUBMIT_DIR)\b", match[0])
             fixed = source.replace(match[0], "%u") if user else source.replace(match[0] + "/", "") if here else ""
-            fix = "the path in full" if "/" in option.value else ""
+            fix = "the full path" if "/" in option.value else ""
             edit = Edit(option.line, (fixed,)) if fixed else None
             yield Finding(option.line, "variable-in-option", message, fix, edit, cause=cause)
 
@@ -264,7 +264,7 @@ def _refused(job: Job, option: Given) -> Finding:
     better = next((each for pattern, new in _MEANT if read(each := re.sub(pattern, new, value))), None)
     edit = job.script.with_option(option.name, better, option.line) if better else None
     fix = f"for example #SBATCH --{option.name}={example}"
-    cause = "; sbatch expands no variables in #SBATCH lines" if "$" in value else ""
+    cause = "; sbatch does not expand variables in #SBATCH lines" if "$" in value else ""
     message = f"sbatch refuses --{option.name}={value}: expected {expected}{cause}"
     return Finding(option.line, "bad-value", message, fix, edit, cause=cause)
 
@@ -281,7 +281,7 @@ _MEANT: Sequence[tuple[str, str | Callable[[re.Match[str]], str]]] = (
 _TIME = re.compile(r"(?i)unlimited|infinite|-\d+|\d+-(\d+(:\d+){0,2})?|\d+(:\d+){0,2}")
 _MEMORY = re.compile(r"(?i)\d+([kmgt]b?)?")
 _FORMS: Sequence[tuple[str, Callable[[str], object], str, str]] = (  # Options, their parser, the expected form.
-    ("nodes", slurm.node_range, "a number, or least-most", "2"),
+    ("nodes", slurm.node_range, "a number, or MIN-MAX", "2"),
     ("""ntasks ntasks-per-node ntasks-per-socket ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu mincpus
      sockets-per-node cores-per-socket threads-per-core""", count, "a number of at least 1", "4"),
     ("time time-min", _TIME.fullmatch, "minutes, H:MM:SS or D-HH:MM:SS", "1-00:00:00"),
@@ -310,7 +310,7 @@ def together(job: Job) -> Iterator[Finding]:
                 yield Finding(option.line, "repeated-option", message, "keep one of them", cause=cause)
         for option in (found for name in MEMORY if (found := options.last(name))):
             if re.fullmatch(r"\d+", option.value) and 0 < int(option.value) < _FEW_MEGABYTES:
-                message = f"--{option.name}={option.value} is in megabytes, as every number without a unit"
+                message = f"--{option.name}={option.value} is in megabytes, like every number without a unit"
                 fix = f"--{option.name}={option.value}G, if gigabytes are meant"
                 yield Finding(option.line, "memory-in-megabytes", message, fix)
         per_task, per_job, on_node = options.last("gpus-per-task"), options.last("gpus"), gpus_on_node(options)
@@ -331,7 +331,7 @@ def dependency(job: Job) -> Iterator[Finding]:
     """fixed-dependency: the id of one job in a script that is submitted more than once."""
     for options in job.components:
         if (after := options.last("dependency")) and re.search(r"after\w*:\d{4,}", after.value):
-            message = f"--dependency={after.value} is of one submission: the next has no such job to wait for"
+            message = f"--dependency={after.value} fits one submission: the next one has no such job to wait for"
             fix = "sbatch --dependency=afterok:$(sbatch --parsable FIRST.sh) SECOND.sh"
             yield Finding(after.line, "fixed-dependency", message, fix)
 

@@ -54,7 +54,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Asked:
-    """The site of a script, the programs that the linter was taught, and whether to show advice."""
+    """What the linter was asked: the site, the programs that it was taught, and whether to show advice."""
 
     site: Site = field(default_factory=Site)
     programs: tuple[Program, ...] = ()
@@ -65,7 +65,7 @@ NOTHING = Asked()
 
 
 def read_site(path: str | None, slurm: str | None = None) -> Site:
-    """Load the site's file: the one named, that of $SLURM_LINT_SITE, or /etc/slurm-lint.toml if it exists.
+    """Load the site's file: `path`, else the file named by $SLURM_LINT_SITE, else /etc/slurm-lint.toml if it exists.
 
     `slurm` is a version given on the command line, which overrides the file's. UsageError: there is no such file, or
     one of its lines is not understood.
@@ -86,7 +86,7 @@ def read_site(path: str | None, slurm: str | None = None) -> Site:
             raise UsageError(f"{name}: {key!r} is not a line of a site file", fix=near or ", ".join(names))
         if key == "slurm":
             if not (version := re.fullmatch(r"(\d+)\.(\d+)(\..*)?", str(value))):
-                raise UsageError(f"{value!r} is no version of Slurm", fix="--slurm 23.02")
+                raise UsageError(f"{value!r} is not a version of Slurm", fix="--slurm 23.02")
             values[key] = float(f"{int(version[1]):02}.{int(version[2]):02}")
         elif isinstance(value, list) and all(isinstance(each, str) for each in value):
             values[key] = tuple(each.lstrip("-") for each in value)

@@ -110,9 +110,9 @@ def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str
     """Return the rule that a master's host violates and the message; empty strings if there is none."""
     expanded, nodes = job.variables.expand(host), job.options.value("nodelist") or ""
     if setting.per_task and _HOSTNAME.search(host) and "SLURM_PROCID" not in job.code:
-        return "master-per-task", "each task names its own host as the master"
+        return "master-per-task", "each task uses its own host as the master"
     if re.fullmatch(r"localhost|127\.\d+\.\d+\.\d+|::1", expanded):
-        return "master-is-localhost", f"{expanded} is another host on each of {job.shape.nodes} nodes"
+        return "master-is-localhost", f"{expanded} is a different host on each of the {job.shape.nodes} nodes"
     if re.fullmatch(rf'"?{_LIST}"?', expanded):
         return "master-not-a-host", "a node list such as n[1-4] is not a host name"
     element = re.fullmatch(r'"?\$\{(\w+)\[\s*(-?\d+)\s*\]\}"?', expanded)
@@ -121,32 +121,32 @@ def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str
     quoted = re.fullmatch(r'\s*"([^"]*)"\s*', array)
     whole = index == 0 and quoted and _SHOW in job.variables.expand(quoted[1])
     if whole or re.fullmatch(r"\$\(\s*scontrol\s+show\s+hostnames?\b[^|()]*\)", expanded):
-        return "master-not-a-host", "scontrol show hostnames writes every host of the job, and this is all of them"
+        return "master-not-a-host", "scontrol show hostnames prints all hosts of the job, and a master is one host"
     if "SLURM_SUBMIT_HOST" in host:
         return "master-not-a-host", "SLURM_SUBMIT_HOST is the login host, where no rank runs"
     later = index != 0 and not quoted and _SHOW in array + job.variables.expand(array)
     if not c10d and (later or (_LATER_LINE.search(expanded) and "scontrol" in expanded)):
-        return "master-not-first", "rank 0 runs on the first node, and this is not the first"
+        return "master-not-first", "rank 0 runs on the first node, and this is another node"
     if re.fullmatch(r"[A-Za-z][\w.-]*|\d+(\.\d+){3}", expanded) and expanded not in nodes and "[" not in nodes:
         return "master-fixed", f"the job may run on other nodes than {expanded}"
     return "", ""
 
 
 def backend(job: Job) -> Iterator[Finding]:
-    """c10d-without-endpoint, node-rank-missing: torchrun's nodes cannot find each other, or all believe to be first."""
+    """c10d-without-endpoint, node-rank-missing: torchrun's nodes cannot find each other, or each acts as first."""
     for launch in job.launches:
         layer = launch.layer("per-node")
         if layer is None or layer.name in ("deepspeed", "accelerate") or not _spans(job, launch):
             continue
         shape, agents = job.shape_at(launch), layer.option("nnodes")
         if _uses_c10d(launch) and not layer.option("rdzv_endpoint"):
-            given = "--master_addr is not read: " if layer.option("master_addr") else ""
+            given = "--master_addr is ignored: " if layer.option("master_addr") else ""
             message = f"c10d without --rdzv_endpoint: {given}every node looks for the store on itself"
             yield Finding(layer.line, "c10d-without-endpoint", message, _ENDPOINT)
         once = shape is not None and shape.tasks == shape.nodes and agents and unquote(agents) != "1"
         own = {"node_rank", "standalone", "rdzv_conf", "rdzv_backend"} & set(layer.options)
         if once and not own and "PET_" not in job.code:
-            message = "without --node_rank every node takes itself for the first (the backend is static by default)"
+            message = "without --node_rank, every node acts as the first one (the backend is static by default)"
             yield Finding(layer.line, "node-rank-missing", message, f"--rdzv_backend=c10d {_ENDPOINT}")
 
 
@@ -166,7 +166,7 @@ def too_early(job: Job) -> Iterator[Finding]:
         words += [word for x in launch.layers if x.kind in ("python", "ranks") for word in x.words[1:]]
         for word in words:
             if match := re.search(marked, carried.expand(word.raw if shell else mark_early(word.raw))):
-                message = f"the batch shell expands ${match[1]} before srun: every task gets the value of the first"
+                message = f"the batch shell expands ${match[1]} before srun: every task gets the first task's value"
                 fix = f"\\${match[1]} in the double quotes" if shell else f"srun bash -c '… ${match[1]} …'"
                 yield Finding(word.line, "expanded-too-early", message, fix)
                 break
@@ -177,7 +177,7 @@ def too_early(job: Job) -> Iterator[Finding]:
             value = mark_early(word.text) if given else carried.values.get(name, "") * (name in job.script.exported)
             early = re.fullmatch(marked, carried.expand(value))
             if early and re.fullmatch(ranks, name):
-                message = f"{name} is that of the batch shell: every task gets the value of the first"
+                message = f"{name} has the batch shell's value: every task gets the first task's value"
                 fix = f"srun bash -c 'export {name}=${early[1]}; exec …'"
                 certain = ranks == name or (f'"{name}"' in source and early[1] not in source)
                 yield Finding(word.line, "expanded-too-early", message, fix, certain=certain)
@@ -205,10 +205,10 @@ def port(job: Job) -> Iterator[Finding]:
             edit = _assigned(job, setting, f"export {PORT}") if line == setting.word.line else None
             yield Finding(line, "fixed-port", message, f"{FREE_PORT}      (in place of {expanded})", edit)
         elif "SLURM_ARRAY_JOB_ID" in expanded and not re.search(r"TASK_ID|SLURM_JOB_?ID", expanded):
-            message = "all jobs of the array have this port: two of them on one node collide"
+            message = "all jobs of the array use this port: two of them on one node collide"
             yield Finding(setting.word.line, "fixed-port", message, edit=_assigned(job, setting, f"export {PORT}"))
         elif setting.per_task and re.search(r"\$\{?RANDOM|\bshuf\b", expanded):
-            message = "each task draws a port of its own"
+            message = "each task draws a different port"
             yield Finding(setting.word.line, "port-per-task", message, f"export {PORT}      (before srun)")
 
 
@@ -246,5 +246,5 @@ def unexported(job: Job) -> Iterator[Finding]:
             late = word.line > launch.line or (re.search(rf"\$\{{?{name}\b", word.raw) and name != "PYTHONPATH")
             if name in read - job.script.exported and not own and not late:
                 edit = job.script.rewritten(word.line, rf"(?={name}=)", "export ")
-                message = f"{name} is set but not exported: what line {launch.line} starts does not see it"
+                message = f"{name} is set but not exported: the program on line {launch.line} does not see it"
                 yield Finding(word.line, "not-exported", message, edit=edit)

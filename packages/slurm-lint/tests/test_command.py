@@ -168,7 +168,7 @@ def test_fix_writes_beside_the_original_and_says_what_is_left(job: Path, capsys)
     [
         ("partition = ['a']", "'partition' is not a line of a site file\n  fix  partitions"),
         ("partitions = 'a'", "partitions is 'a', expected a list of words"),
-        ("slurm = 'new'", "'new' is no version of Slurm"),
+        ("slurm = 'new'", "'new' is not a version of Slurm"),
         ("slurm = ", "cannot read the site file"),
         (None, "no site file"),
     ],

@@ -490,7 +490,7 @@ def test_of_another_language_the_options_are_read(text: str, expected: list[tupl
         ("--ntasks=0", "for example #SBATCH --ntasks=4"),
         ("--output=/users/$USER/%j.out", "#SBATCH --output=/users/%u/%j.out"),
         ("--output=$SLURM_SUBMIT_DIR/%j.out", "#SBATCH --output=%j.out"),
-        ("--output=$HOME/%j.out", "the path in full"),
+        ("--output=$HOME/%j.out", "the full path"),
         ("--mem=1", "--mem=1G, if gigabytes are meant"),
     ],
 )
@@ -625,7 +625,7 @@ def test_each_of_several_faults_is_found(options: str, body: str, expected: set[
 ONE_CAUSE = {  # name: (script, the line of its one finding, what it says of the others, the rule)
     "words-to-fill-in": ("#!/bin/bash\n#SBATCH -n1\nset -e; cd /path/to/run\npython t.py /path/to/run\npython u.py /path/to/data\n", 3, " (and on lines 4 and 5) before the job can run", "placeholder"),
     "options-to-fill-in": ("#!/bin/bash\n#SBATCH -N <N>\n#SBATCH -A your_account\nhostname\n", 2, "fill in <N> (and on line 3) before you submit", "placeholder"),
-    "requests-behind-a-command": ("#!/bin/bash\ndate\n#SBATCH -J a\n#SBATCH -n1\nhostname\n", 3, "(and on line 4): after the first", "ignored-option"),
+    "requests-behind-a-command": ("#!/bin/bash\ndate\n#SBATCH -J a\n#SBATCH -n1\nhostname\n", 3, "(and on line 4): it stops reading at", "ignored-option"),
     "a-licence-above-the-interpreter": ("# MIT\n\n#!/usr/bin/env python3\n#SBATCH -n1\nx = 3\nfor i in (x,):\n    print(i)\n", 1, "(line 3 does", "no-shebang"),
     "words-above-the-interpreter": ("Copyright (c) 2020\n#!/bin/bash\n#SBATCH -n1\n#SBATCH --time=1:00\nhostname\n", 1, "(line 2 does", "no-shebang"),
 }  # fmt: skip
