@@ -238,7 +238,7 @@ def values(job: Job) -> Iterator[Finding]:
 
 
 def unfilled(job: Job) -> Iterator[Finding]:
-    """placeholder: words of commands that must still be filled in; bash reads <NAME> as redirections."""
+    """Yield `placeholder` for words of commands that must still be filled in; bash reads <NAME> as redirections."""
     lines, quoted = enumerate(job.code.split("\n"), job.script.first_line), job.script.shell.quoted_lines
     bare = ((line, re.sub(r"\"[^\"]*(\"|$)|'[^']*('|$)|\$\{[^}]*\}", "''", text)) for line, text in lines)
     found = [(line, _ANGLED.search(text)) for line, text in bare if line not in quoted]

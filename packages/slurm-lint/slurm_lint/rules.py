@@ -40,9 +40,9 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH131", "options-contradict", "error", "sbatch refuses these options together: more than one of --mem, --mem-per-cpu and --mem-per-gpu, or numbers of GPUs that contradict each other."),
     Rule("NTH132", "memory-in-megabytes", "warning", "Memory without a unit is in megabytes: --mem-per-cpu=4 is 4 MB."),
     Rule("NTH133", "repeated-option", "warning", "If an option is given twice, sbatch uses the last one: of two --constraint options, only the second takes effect."),
+    Rule("NTH134", "fixed-dependency", "warning", "A job id written into a script is valid for one submission: later submissions wait for a job that has ended, or are refused."),
     Rule("NTH140", "site-partition", "error", "The site has no such partition. Needs a site file."),
     Rule("NTH141", "site-required", "error", "The site refuses a job without this option. A script without any sbatch option is not reported, because all its options may be given on the command line. Needs a site file."),
-    Rule("NTH134", "fixed-dependency", "warning", "A job id written into a script is valid for one submission: later submissions wait for a job that has ended, or are refused."),
     # Tasks, launchers and GPUs.
     Rule("NTH202", "one-rank-per-gpu", "error", "srun and mpirun start one process per task (--ntasks overrides --ntasks-per-node): fewer tasks than GPUs leave GPUs idle, more tasks share them. Reported only if each task is evidently a rank. It is a warning if only variables show that, or if Python is started more often than there are GPUs."),
     Rule("NTH204", "missing-srun", "error", "Without srun, a command runs once, on the job's first node. It is a warning if the launcher does not wait for the other nodes."),
@@ -66,12 +66,12 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH303", "master-fixed", "warning", "The job may run on other nodes: its ranks then wait for a host that is not one of these nodes."),
     Rule("NTH304", "master-not-first", "error", "Rank 0 listens on the first node, not on a node picked by tail, sed -n 2p or awk NR==2. (c10d can meet on any node.)"),
     Rule("NTH305", "master-not-a-host", "error", "A node list or a list of all hosts is not a host name; the login host runs no rank."),
-    Rule("NTH313", "hosts-in-one-word", "warning", "nodes=(\"$list\") is an array with one element: its second element is empty, and a step meant for the second host runs elsewhere or hangs."),
     Rule("NTH306", "c10d-without-endpoint", "error", "With the c10d backend, nodes meet at --rdzv_endpoint; --master_addr is for the static backend. Without an endpoint, every node looks for the other nodes on itself."),
     Rule("NTH307", "expanded-too-early", "error", "The batch shell expands $SLURM_NODEID or $SLURM_PROCID before srun starts, even in double quotes, so every task acts as task 0. It is a warning if the batch shell exports a rank (an error for PET_NODE_RANK, or if a program beside the script reads that variable), and for a variable of the job in `sbatch <<EOF`, which the submitting shell expands."),
     Rule("NTH308", "fixed-port", "warning", "Two jobs on one node collide on a fixed port. So do elements of an array that derive the port from SLURM_ARRAY_JOB_ID, and two torchrun or deepspeed launches without a port or --standalone. Not reported if the job holds whole nodes (--exclusive, --mem=0, 8 GPUs, 4 GPUs on each of several nodes, or --constraint=gpu outside a shared queue, as at NERSC), or for a MASTER_PORT that is not passed to torchrun."),
     Rule("NTH309", "port-per-task", "error", "A port chosen in each task differs from rank to rank."),
     Rule("NTH311", "not-exported", "warning", "A variable that is not exported reaches neither the tasks nor scripts that the job runs."),
+    Rule("NTH313", "hosts-in-one-word", "warning", "nodes=(\"$list\") is an array with one element: its second element is empty, and a step meant for the second host runs elsewhere or hangs."),
     Rule("NTH314", "node-rank-missing", "error", "torchrun's default backend is static, and its default node rank is 0, so every node waits as if it were the first."),
     # How a job ends.
     Rule("NTH401", "exit-code-lost", "advice", "The run's exit code does not become the script's: a failed run ends as COMPLETED, and jobs that depend on it start. Reported once for each training, step and mpirun or, if there are none, for each of the user's programs (called by a path, or under bash, Rscript, julia and the like)."),
@@ -81,11 +81,11 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH405", "signal-lost", "error", "Without B: only srun's tasks receive the signal, not the script's trap. With B: only the script's trap receives it, and only while srun runs in the background. It is a warning if there is no trap."),
     Rule("NTH406", "output-folder", "warning", "Slurm before 23.02 does not create the folder of the output; a folder created by the script comes too late.", (0.0, 23.02)),
     Rule("NTH407", "requeue-truncates", "warning", "A requeued job overwrites the output of its first run."),
-    Rule("NTH414", "requeue-without-end", "warning", "`|| scontrol requeue` requeues a job endlessly if its error is permanent; SLURM_RESTART_COUNT counts the requeues."),
     Rule("NTH408", "kill-on-bad-exit", "advice", "Without --kill-on-bad-exit, the other tasks of a training wait for a failed task until they time out. It is a warning if the script shows that the tasks are one training, such as a Python program with a task for each GPU or with MASTER_ADDR exported."),
     Rule("NTH410", "conda-without-hook", "warning", "In a batch script, conda activate fails before conda's hook or conda.sh is loaded, and the job continues in the wrong environment. Not reported if the script first sources a file or loads a module that may provide conda."),
     Rule("NTH411", "array-truncates", "warning", "Each job of an array truncates an output file whose name has neither %a nor %j (without --open-mode=append)."),
     Rule("NTH412", "array-from-zero", "warning", "Lines of a file are counted from 1: with --array=0-20, the job with index 0 gets no line from head or awk; sed refuses the number, so that is an error."),
+    Rule("NTH414", "requeue-without-end", "warning", "`|| scontrol requeue` requeues a job endlessly if its error is permanent; SLURM_RESTART_COUNT counts the requeues."),
     Rule("NTH501", "container-without-gpus", "error", "Without --nv (apptainer) or --gpus (docker, podman) a container has no GPU. AMD GPUs are not checked. It is an error for a program that the linter was taught, and otherwise a warning."),
 )  # fmt: skip
 BY_NAME = {rule.name: rule for rule in RULES}
