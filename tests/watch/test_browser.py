@@ -297,7 +297,7 @@ def test_of_twelve_runs_eight_are_overlaid_and_nothing_is_hidden_in_silence(plac
     for box in boxes.all():
         box.click()
     assert [box.is_checked() for box in boxes.all()] == [True] * 8 + [False] * 4
-    expect(said).to_contain_text("is not overlaid: 8 runs are at most")
+    expect(said).to_contain_text("is not overlaid: at most 8 runs can be")
     boxes.first.uncheck()
     expect(said).to_contain_text("Tick up to 8 runs")
     boxes.first.check()
