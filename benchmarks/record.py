@@ -180,7 +180,7 @@ def peak_mib() -> float:
 
 
 def serve(prepare: Any, asked: Any = None) -> None:
-    """Run an arm: for each number of updates, make them and print milliseconds per update and peak memory as JSON.
+    """Run an arm: for each requested count, make that many updates; print ms per update and peak memory as JSON.
 
     Args:
         prepare: called with a number of updates, untimed; returns a function that makes them. That function may return

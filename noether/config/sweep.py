@@ -42,7 +42,7 @@ def expand_sweep(overrides: Sequence[str], verb: str = "train") -> list[list[str
                 "swept-value-twice",
                 f"{key} has a value twice",
                 seen=text,
-                expected="different values: the same settings train the same run",
+                expected="distinct values: a repeated value would train the same run again",
                 fix=f"{key}={','.join(values)}"
                 if len(values) > 1
                 else shlex.join(["noether", verb, *(one if one != text else distinct[0] for one in overrides)]),

@@ -169,7 +169,7 @@ def _as_doctors(run: RunInfo, clock: TimeBudget, share: float) -> RunInfo:
 
 
 def _alone(placement: Placement | None, host: str) -> Placement:
-    """Return the placement of a process that is alone or has no placement; its workers meet on this host."""
+    """Return the placement for a process whose workers meet on this host: its own, else one worker on the CPU."""
     if placement is None:
         here = (Worker(0, 0, 0, Device("cpu")),)
         return Placement("", 1, (host,), 0, here, Endpoint("127.0.0.1", 0), restarts=0, reasons={}, local_world_size=1)

@@ -155,14 +155,14 @@ def _refuse_nodes_of_no_scheduler(config: RunConfig) -> None:
     for name in ("nodes", "node_rank", "master_addr"):
         if (value := getattr(config, name)) is not None:
             raise RequestError("nodes-of-no-scheduler", f"{name} is for machines without a scheduler",
-                               seen=f"{name}={value}", expected="slurm.nodes: Slurm chooses the machines",
+                               seen=f"{name}={value}", expected="slurm.nodes, because Slurm chooses the machines",
                                fix=f"slurm.nodes={value}" if name == "nodes" else f"leave {name} out")  # fmt: skip
 
 
 def plan_job(config: RunConfig, *, trains: bool = True) -> tuple[Placement, BatchPlan | None]:
     """Plan a run as rank 0 would on the job's nodes, with placeholders for ids and unknown node names.
 
-    If it `trains`, divide its batch too. RequestError: `train` (or `run`) would raise the same error there.
+    With `trains`, also divide the batch among the ranks. RequestError: the one that `train` or `run` would raise there.
     """
     slurm, gpus = config.slurm, config.slurm.gpu_count
     if gpus is None and config.accelerator == "gpu":

@@ -1,1 +1,1 @@
-"""The launch of a run: this process's ranks, their processes, and their process group."""
+"""Launch a run: place the ranks of this process, start a process for each, and join them in a process group."""

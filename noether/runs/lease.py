@@ -357,7 +357,7 @@ def record_meeting(folder: RunFolder, number: int) -> None:
 
 
 def have_ranks_met(folder: RunFolder, number: int) -> bool:
-    """Return whether every rank of an attempt handles signals; an earlier signal kills a rank before it can save."""
+    """Return whether every rank of an attempt handles signals; until then, a signal kills a rank before it can save."""
     return any(row.get("number") == number and row.get("ranks_met") for row in read_rows(folder.attempts))
 
 

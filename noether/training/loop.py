@@ -39,7 +39,7 @@ class Loop:
         updater = self.updater = built.updater()
         observers = self.observers = Observers(built, updater.clock, self.trackers, self.profile, self.callbacks)
         # If a stop cut the last evaluation short, repeat it before the first update.
-        here = self._pass(Boundary(evaluate=True, checkpoint=True)) if progress.evaluation_pending else Boundary()
+        here = self._handle(Boundary(evaluate=True, checkpoint=True)) if progress.evaluation_pending else Boundary()
         observers.begin()
         here.leaving = here.leaving or built.is_over()
         for batches in () if here.leaving else update_batches(built, updater.clock, built.length.total_updates):
@@ -48,11 +48,11 @@ class Loop:
             measured = updater.update(batches, built.schedule(progress.updates))
             group.expect_steady_pace()
             observers.after_update(measured)
-            here = self._pass(self._due())
+            here = self._handle(self._due())
             if here.leaving:
                 break
         if not here.leaving:  # All ranks stopped while waiting for a batch.
-            here = self._pass(Boundary(checkpoint=True))
+            here = self._handle(Boundary(checkpoint=True))
         updater.close()
         self.time_use = observers.finish()
         return 0 if built.is_over() else here.reason
@@ -63,7 +63,7 @@ class Loop:
         evaluate = built.length.is_due(trainer.evaluate_every, update) and bool(built.problem.validation_indices)
         return Boundary(evaluate=evaluate, checkpoint=built.length.is_due(trainer.checkpoint_every, update))
 
-    def _pass(self, here: "Boundary") -> "Boundary":
+    def _handle(self, here: "Boundary") -> "Boundary":
         """Evaluate, save and log what is due at a boundary; return the boundary, with the reason if the ranks stop."""
         built, updater, progress = self.built, self.updater, self.built.state.progress
         progress.evaluation_pending, metric = here.evaluate, None

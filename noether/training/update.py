@@ -353,7 +353,7 @@ class _LastGradient:
         self._last = parameter
 
     def settle(self) -> None:
-        """Keep only the hook of the parameter that came last; called after each backward pass, acts once."""
+        """Keep only the hook of the parameter whose gradient came last. Only the first call has an effect."""
         if not self._settled:
             self.close()
             self._hooks = [self._last.register_post_accumulate_grad_hook(lambda parameter: self._tell())]

@@ -110,7 +110,7 @@ def test_only_the_run_itself_reads_its_checkpoints_whole(resume: str, folder) ->
 
 
 def test_a_run_that_cannot_be_written_goes_on_in_a_copy(folder, monkeypatch) -> None:
-    """Regression: the advice was another output_path; with it, the run resumed in its own folder or began anew."""
+    """Regression: the error advised another output_path, which resumed in the old folder or started a new run."""
     checked = []
     monkeypatch.setattr(RunFolder, "check_writable", lambda self, elsewhere: checked.append(elsewhere))
     ResumeTarget(folder, None, 0).check_writable()

@@ -30,7 +30,7 @@ from .victim import Operations, Victim, fork
 
 
 class Scene(CalmRoom):
-    """A room with an undisturbed run, and its numbers of checks and operations."""
+    """A folder with an undisturbed reference run, and the numbers of checks and operations that this run made."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

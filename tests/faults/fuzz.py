@@ -2,7 +2,7 @@
 
     python -m tests.faults.fuzz --cases 100000 [--only idx,yaml,packed,records,checkpoints,archives,forged] [--first 0]
 
-A case is the seed of one file, some mutations of it, and one call of the reader in this process. It fails if anything
+A case mutates one seed file and calls the reader on the result once, in this process. It fails if anything
 but a RequestError is raised, or if the reader takes longer than LIMIT_S.
 """
 

@@ -55,7 +55,7 @@ class Undisturbed:
 
 @dataclass(frozen=True)
 class Blow:
-    """One disturbance: die before `operation`, or receive signal `number`, `times` times, after `moment` seconds."""
+    """One disturbance: die before `operation`; or, after `moment` seconds, receive signal `number` `times` times."""
 
     target: int
     operation: int | None = None

@@ -245,7 +245,7 @@ def _open_stream(built: Any, split: str, dataset: CustomDatasetConfig, folder: P
     kept = list(islice(kept, STREAM_KEPT + 1)) if is_stream(kept) else kept
     if len(kept) > STREAM_KEPT:
         raise RequestError("stream-too-long", f"the {split} split of {dataset.kind} does not fit into memory",
-                           seen=f"more than {STREAM_KEPT} samples", expected="at most as many; they are read once",
+                           seen=f"more than {STREAM_KEPT} samples", expected="at most that many, read once and kept",
                            fix=f"yield from itertools.islice(SAMPLES, 1000)      (if split == {split!r})")  # fmt: skip
     return OwnStream(built, dataset.kind, samples, kept)
 

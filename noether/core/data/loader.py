@@ -191,7 +191,7 @@ def batch_of(
 
 
 def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time: str = "") -> Batch:
-    """Stack samples along a new first axis; with `pad`, also samples with different numbers of points, with masks.
+    """Stack samples along a new first axis. With `pad`, pad samples to equal numbers of points, and add masks.
 
     RequestError: samples differ in their keys or in the shape of an array, which the error names; `one_at_a_time` is
     the setting that makes batches of one sample.
@@ -215,8 +215,8 @@ def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time
                 raise RequestError(
                     "batch-shapes-differ", f"samples of one batch differ in the shape of {key}",
                     seen=", ".join(str(shape) for shape in sorted(shapes)),
-                    expected="one shape; if model and task have reads_masks = True, SET_points and the arrays with\n"
-                    "a row for each of these points may have several",
+                    expected="one shape in every sample; if model and task have reads_masks = True, SET_points and\n"
+                    "the arrays with a row for each of these points may differ in their number of rows",
                     fix=f"{one_at_a_time or 'one sample'}      (at a time)\n"
                     "def collate(self, samples) in your data set      (makes a batch of them: padded, with a mask)",
                 ) from None  # fmt: skip

@@ -203,9 +203,9 @@ class HeldPort:
 def hold_port(endpoint: Endpoint) -> HeldPort:
     """Bind the endpoint's port (for port 0 a free one), listen on it, and keep it.
 
-    The socket goes through multiprocessing to rank 0, and there to `torch.distributed.TCPStore(master_listen_fd=...)`:
-    in between no other job can take the port, and ranks that connect early wait in its queue. A loopback endpoint is
-    bound to that address only, so that nothing outside the machine can reach the store; any other to every interface.
+    The socket goes through multiprocessing to rank 0, and there to `torch.distributed.TCPStore(master_listen_fd=...)`.
+    Meanwhile no other job can take the port, and ranks that connect early wait in its queue. A loopback endpoint is
+    bound to that address only, so that other machines cannot reach the store; any other is bound to every interface.
 
     RequestError: the port is taken, or this user may not bind it.
     """

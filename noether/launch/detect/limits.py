@@ -33,7 +33,7 @@ def read_limits() -> list[int | None]:
 
 
 def most_processes(root: Path = Path("/")) -> int | None:
-    """Return the most processes and threads that this process's cgroups allow (`--pids-limit`); None: no limit."""
+    """Return the maximum number of processes and threads in this process's cgroups (`--pids-limit`); None: no limit."""
     found = (number_in(group / "pids.max") for group in own_groups("pids", root))
     return min((most for most in found if most is not None), default=None)
 

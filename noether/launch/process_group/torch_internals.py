@@ -89,7 +89,7 @@ class _Answers(SimpleNamespace):
 
 @contextmanager
 def _compiler_stand_in() -> Iterator[None]:
-    """Replace the compiler, unless it is imported, by a stand-in that gives DDP the default: its own reducer."""
+    """Put a stub in place of the compiler, unless it is imported, so that DDP uses its default, its own reducer."""
     if "torch._dynamo" in sys.modules:
         yield
         return

@@ -280,7 +280,7 @@ def describe_here(config: RunConfig, *, as_json: bool) -> int:
 
 
 def _statistics_notes(config: RunConfig, train: dict[str, Any]) -> list[str]:
-    """Report how ShapeNet-Car's statistics compare with the published ones of param0; [] for other data sets."""
+    """Compare ShapeNet-Car's statistics with those published for its split param0; return [] for other data sets."""
     if not isinstance(config.dataset, ShapeNetCarDatasetConfig):
         return []
     if config.dataset.split != "param0":

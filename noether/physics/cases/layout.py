@@ -139,7 +139,7 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Steps]]:
                         f"several files match the set {name} of case {case}",
                         seen=", ".join(paths[:4]),
                         expected=f"one file that fits {own.file}",
-                        fix="{step} in its path, if the files are steps in time; {piece}, if they are pieces of a mesh",
+                        fix="{step} in the set's path, if these are time steps; {piece}, if they are pieces of a mesh",
                     )
             cases.setdefault(case, {})[name] = {
                 step: [root / path for path in sorted(paths, key=natural)] for step, paths in steps.items()

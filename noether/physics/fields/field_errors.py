@@ -30,9 +30,9 @@ def field_metrics(name: str, unit: str, parts: Mapping[str, str]) -> Iterator[Me
 
 
 def summarise_errors(samples: Mapping[str, np.ndarray], stem: str) -> dict[str, float]:
-    """Return a split's metrics of the field or part `stem`, by name, from the metrics (S,) of its samples.
+    """Aggregate the samples' metrics (S,) of the field or part `stem` over a split; return them by name.
 
-    Each is the mean over the samples; max is the maximum. relative_l2 is the mean of the samples' ratios.
+    Each is the mean over the samples, except max, which is the maximum. relative_l2 is the mean of the samples' ratios.
     pooled_relative_l2 is the ratio of the norms over all points of all samples, in which a weak field weighs little;
     it is absent if the truth is 0 everywhere.
     """

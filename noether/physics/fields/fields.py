@@ -474,7 +474,7 @@ def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample
 
 
 def _known(own: Any, section: type[FieldConfig] | type[ParameterConfig]) -> dict[str, Any]:
-    """Return the entries that a section knows; a data set may describe a field with further entries."""
+    """Return the entries whose keys the section defines; a data set may describe a field with other keys too."""
     return {key: value for key, value in dict(own).items() if key in section.model_fields}
 
 
@@ -519,7 +519,7 @@ def check_names(outputs: Iterable[str], scalars: Iterable[str]) -> None:
             "metrics-share-a-name",
             f"two predicted quantities are called {name}",
             seen=", ".join(names),
-            expected="a name for each field, each output of the case and each of task.scalars",
+            expected="a different name for each field, each output of the case and each entry of task.scalars",
             fix=f"task.scalars.{name}_of_the_fields={{…}}      (in place of task.scalars.{name})"
             if name in scalars
             else f"another name than {name}, or other component_names",

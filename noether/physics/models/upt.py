@@ -57,7 +57,7 @@ class UPT(GeometryModel):
         return Latent(read, condition, mean_token(tokens, mask))
 
     def decode(self, latent: Latent, queries: Batch) -> Batch:
-        """Return the fields at the points (B, N, 3) of each set of the layout in `queries`, from the latent."""
+        """Decode the latent: return the fields at the points (B, N, 3) that `queries` has for each set of points."""
         # Queries do not see each other, so all sets go through the blocks as one sequence.
         tokens, table, sizes = self._sequence(queries, self.query_mlp)
         for block, attended_to in zip(blocks_of(self.decoder), latent.read, strict=True):

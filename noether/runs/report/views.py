@@ -66,11 +66,11 @@ def pixel_centres(frame: Frame) -> Array:
 def rasterise(
     points: Array, triangles: NDArray[np.integer[Any]], frame: Frame
 ) -> tuple[NDArray[np.intp], Array, NDArray[np.bool_]]:
-    """Return the weights that interpolate linearly on triangles (T, 3) of points (N, 2) at the frame's pixels.
+    """Return what linear interpolation on triangles (T, 3) of points (N, 2) needs at the frame's pixels.
 
-    These are vertices and weights (pixels, 3), with the nearest point for pixels outside all triangles, and a grid mask
-    of the pixels inside. (scipy's interpolators factorise each triangle with LAPACK, whose threads need seconds for
-    that on a busy machine.)
+    The result is three vertices and their weights (pixels, 3) for each pixel, and a grid mask of the pixels inside a
+    triangle; a pixel outside takes the value of the nearest point. (scipy's interpolators factorise each triangle with
+    LAPACK, whose threads need seconds for that on a busy machine.)
     """
     rows, columns = frame.grid_shape
     corners = ((points - frame.low) / (frame.high - frame.low) * (columns, rows) - 0.5)[triangles]

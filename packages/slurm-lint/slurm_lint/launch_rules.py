@@ -159,7 +159,7 @@ def mpi(job: Job) -> Iterator[Finding]:
 
 
 def devices(job: Job) -> Iterator[Finding]:
-    """visible-devices: numbers of GPUs that the job does not have."""
+    """visible-devices: indices of GPUs that the job does not have."""
     gpus = job.shape.gpus_per_node or 0
     alone = len(job.launches) == 1 == job.shape.nodes
     given = [word for launch in job.launches for _, word in launch.command.assignments]  # Before the program.

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 
 class UsageError(Exception):
-    """The linter was called incorrectly; the text gives the mistake, and `fix` the words to type."""
+    """The linter was called incorrectly. The text describes the mistake; the attribute `fix` holds the correction."""
 
     def __init__(self, summary: str, fix: str = "") -> None:
         self.summary, self.fix = summary, fix

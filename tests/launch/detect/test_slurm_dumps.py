@@ -67,8 +67,8 @@ SHELL = ProcessFacts(stdin_is_terminal=True)
 class Case:
     """The expected result for the processes of one section of a dump.
 
-    `workers` has an item for each process: "rank/local rank/node rank device" for each of its workers. `refused`:
-    words of the error expected instead. `step`: the step shown in the ancestors of all processes.
+    `workers` has one string per process, which lists "rank/local rank/node rank device" of each of its workers.
+    `refused`: words of the error expected instead. `step`: the Slurm step that every process's ancestors show.
     """
 
     trap: str
