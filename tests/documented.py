@@ -74,7 +74,7 @@ NEEDS: tuple[tuple[str, str, str, Callable[[], bool]], ...] = (
     (r"", r"^make test", LONG, lambda: False),
     (r"", r"benchmarks/|trainer\.max_updates=500", LONG, lambda: False),
 )  # fmt: skip
-"""The first line that matches is used. A command that matches no line runs on every machine."""
+"""The first row that matches a command is used. A command that matches no row can run on every machine."""
 
 
 def pages() -> list[Path]:
@@ -99,7 +99,7 @@ def python_blocks(path: Path) -> dict[str, str]:
 
 
 def needs(page: str, line: str, *, full: bool = False) -> str:
-    """Return what a command needs that this machine lacks; "" if it can run."""
+    """Return the name of the thing that a command needs and this machine lacks; "" if the command can run."""
     for where, what, needed, is_here in NEEDS:
         if re.search(where, page) and re.search(what, line):
             if needed == LONG:

@@ -34,7 +34,7 @@ In the table, `{name}` stands for a value and `…` for a part that varies.
 
 @dataclass(frozen=True)
 class Message:
-    """One message of the source: its code, and its parts with `{name}` and `…` for values filled in."""
+    """One error message of the source code: its code, and its parts, in which `{name}` and `…` stand for values."""
 
     code: str
     summary: str
@@ -75,7 +75,7 @@ def _in_file(path: Path) -> Iterator[Message]:
 
 
 def _message(node: ast.AST, texts: Mapping[str, ast.AST]) -> Message | None:
-    """Return the message that a call raises or a (code, summary) pair holds; `texts` are the variables so far."""
+    """Return the message that a call raises or a (code, summary) pair contains; `texts`: the variables set above."""
     expected = fix = ""
     if isinstance(node, ast.Call) and len(node.args) > 1 and _raises(node.func):
         code, text, *more = node.args

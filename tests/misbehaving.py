@@ -1,4 +1,4 @@
-"""A model that misbehaves at one rank and one update, and the settings to train it."""
+"""A model that misbehaves on one rank in one update, and the settings to train it."""
 
 import os
 import signal

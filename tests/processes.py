@@ -23,7 +23,7 @@ PACKAGES, CLUSTER, IMAGES, GPU = "NOETHER_PACKAGES", "NOETHER_CLUSTER", "NOETHER
 
 
 def is_required(brought: str) -> bool:
-    """Return whether the machine declares, by this variable, that it provides what these tests need."""
+    """Return whether the variable `brought` declares that this machine provides what these tests need."""
     return os.environ.get(brought) == "1"
 
 
@@ -77,7 +77,7 @@ def wait_for(
     process: "subprocess.Popen[Any] | None" = None,
     longest_pause_s: float = 0.02,
 ) -> T:
-    """Ask until the answer is true and return it. Fail past the limit, or if the process has ended."""
+    """Call `ask` until its result is true, and return the result. Fail after the limit, or if the process ends."""
     deadline, pause = time.monotonic() + limit_s, 0.02
     while not (answer := ask()):
         assert process is None or process.poll() is None, (f"ended before {what}", process and process.communicate())

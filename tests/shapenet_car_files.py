@@ -18,7 +18,7 @@ FIRST = 16  # The archive's unused points follow its first 16.
 
 
 def unit_sphere() -> tuple[np.ndarray, np.ndarray]:
-    """Return a sphere of 3586 points and 3584 outward quads; quads over two spokes close the poles."""
+    """Return a sphere of 3586 points and 3584 quads that face outwards; at the poles, a quad spans two spokes."""
     polar = (np.arange(RINGS) + 1) / (RINGS + 1) * np.pi
     turn = 2 * np.pi * np.arange(SPOKES) / SPOKES
     across = np.sin(polar)[:, None] * np.stack([np.cos(turn), np.sin(turn)])[:, None]

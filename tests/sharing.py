@@ -59,7 +59,7 @@ MACHINES = (
     "tests/training/test_equivalence.py::test_a_compiled",
     "tests/training/test_published_models.py",
 )
-"""Beginnings of the ids of tests that need such a machine, or take minutes."""
+"""Beginnings of the ids of tests that need a cluster, images, solvers or a browser, or take minutes."""
 EVERYWHERE = (
     "tests/faults/test_harness.py::test_killed",
     "tests/faults/test_disks.py::test_on_a_full_disk",
@@ -68,7 +68,7 @@ EVERYWHERE = (
     "tests/faults/test_harness.py::test_a_mutated_file",
     "tests/test_workflows.py::test_no_job_fails_for_what_its_runner_lacks[cpu images]",
 )
-"""Exceptions that `make test` runs too: a kill, a full disk, damage, forged files, a job of CI."""
+"""Tests of MACHINES that `make test` runs too: a kill, a full disk, damage, forged files, a job of CI."""
 BEFORE_SLURM = 2
 """Number of groups handed out before the tests on Slurm, one to each of the first two workers."""
 

@@ -1,4 +1,4 @@
-"""The guide's commands, unchanged, as plans: on 1 to 8 devices, on 2 nodes of 4 tasks, through submit, by uv."""
+"""The guide's commands, unchanged, are planned on 1 to 8 devices, on 2 nodes of 4 tasks, by submit and by uv."""
 
 import json
 import os

@@ -29,7 +29,7 @@ def test_runs_that_differ_by_seed_alone_are_one_group() -> None:
         swept("2", "model=b", "seed=1"): {"error": 5.0, "other": 1.0},
     }
     summary = summarise(results)
-    # The sample deviation: with n in place of n - 1, two runs would look 1.4 times more alike than they are.
+    # The sample standard deviation: dividing by n instead of n - 1 would make that of two runs 1.4 times too small.
     assert summary["model=a"]["error"] == {"mean": 2.0, "std": pytest.approx(2**0.5), "n": 2}
     assert summary["model=b"]["error"] == {"mean": 5.0, "std": None, "n": 1}
 

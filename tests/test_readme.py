@@ -36,7 +36,7 @@ def workplace(tmp_path_factory, environ) -> tuple[Path, dict[str, str]]:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("page", "least"), PAGES.items())
 def test_the_documented_commands_run(page: str, least: int, workplace) -> None:
-    """Run in the page's order, in one folder: a later command continues from the files of an earlier one."""
+    """The commands run in the page's order, in one folder, because later commands use files of earlier ones."""
     folder, environ = workplace
     lines = commands(REPOSITORY / page, "noether", "python")
     assert len(lines) >= least

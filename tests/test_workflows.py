@@ -130,9 +130,9 @@ def test_what_needs_a_machine_runs_every_night_and_nothing_is_required_by_ci_alo
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_no_job_fails_for_what_its_runner_lacks(name: str, runner) -> None:
-    """Run the job's commands up to each test's fixtures, which decide; skipped tests are printed (`pytest -s`).
+    """Run the job's commands up to each test's fixtures, which skip or fail; print skipped tests (`pytest -s`).
 
-    A container runs only tests that decide by capabilities. A privileged job would start a cluster: only collect it.
+    In a container, run only tests that depend on capabilities. A privileged job would start a cluster: only collect it.
     """
     job, failed = JOBS[name], []
     if os.geteuid() and "container" in job:

@@ -1,4 +1,4 @@
-"""Real users of a group, whom root becomes, so that the kernel decides what they may read and write."""
+"""Run as real users of one group, if started as root, so that the kernel decides what they may read and write."""
 
 import os
 import sys
@@ -23,7 +23,8 @@ def become(user: int, mask: int) -> None:
 def in_open_mounts(*needed: Path) -> None:
     """Restart this program in its own mount namespace, in which every user can reach Python and `needed`.
 
-    They may be in root's home folder, which is closed to other users: an open overlay is mounted over it.
+    These folders may be in root's home, which is closed to other users. An overlay with open permissions is mounted
+    over it.
     """
     used = (*needed, Path(sys.prefix), Path(os.path.realpath(sys.executable)))
     closed = [str(folder) for path in used for folder in reversed(path.parents) if not folder.stat().st_mode & 0o001]

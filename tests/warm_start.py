@@ -1,9 +1,9 @@
 """Start `noether` by forking a process that has imported torch, so that hundreds of tests need not import it again.
 
-A command is a fork of that process. It shares interpreter and imports; arguments, folder, environment and exit code are
-those of `python -m noether`. The product's own fork server, which does the same for ranks, is a fork here too.
-Some commands start in the ordinary way: those in COLD, those with variables that configure how Python or torch is
-loaded, and all tests with a scheduler, a launcher, an image, or the fixture `start`.
+Each command is a fork of that process, with the same interpreter and imports. Its arguments, folder, environment and
+exit code are those of `python -m noether`. The fork server that noether starts for its ranks is forked here too. Some
+commands start in the ordinary way: those in COLD, those with variables that configure how Python or torch is loaded,
+and all tests with a scheduler, a launcher, an image, or the fixture `start`.
 """
 
 import contextlib
@@ -64,8 +64,8 @@ class WarmStart:
         """Run `noether ARGUMENTS` to its end, as subprocess.run does.
 
         Raises:
-            TimeoutExpired: it took longer, and was killed. The note holds its output with rank 0's stack; the stacks of
-                other ranks are in their logs.
+            TimeoutExpired: the command took longer and was killed. The error's note has the command's output with rank
+                0's stack; the stacks of other ranks are in their logs.
         """
         with socket.socket(socket.AF_UNIX) as line, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             line.connect(self._address)
@@ -107,7 +107,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 def serve(address: str) -> None:
-    """Fork a keeper for each request; the keeper forks the command's process, in which alone this returns."""
+    """Fork a keeper for each request, which forks the command's process. Return only in the command's process."""
     gc.disable()
     for name in MODULES:
         importlib.import_module(name)

@@ -2,7 +2,7 @@
 
     python -m tests.checkpoints.make_released
 
-Writes tests/checkpoints/released/VERSION for this checkout's version: once for each release, before its tag. An
+Writes tests/checkpoints/released/VERSION for this checkout's version. Run it once for each release, before the tag. An
 existing fixture is replaced only with --again, which is for versions not yet released.
 """
 
@@ -30,7 +30,7 @@ KEPT = ("config.yaml", "result.json", "checkpoints")
 
 
 def inputs(export: ExportedModel) -> dict[str, torch.Tensor]:
-    """Return fixed positions for each argument of an export: 8 for a dimension of any size."""
+    """Return fixed positions for each argument of an export, with 8 entries along a dimension of any size."""
     # Without random numbers, since their generator could change.
     given = {}
     for place, (name, shape) in enumerate(export.inputs.items()):

@@ -197,7 +197,7 @@ def test_a_write_that_fails_leaves_the_older_checkpoints(tmp_path) -> None:
 
 
 def test_every_bit_of_the_meta_data_counts(tmp_path) -> None:
-    """A flipped bit in a number leaves valid JSON behind."""
+    """A flipped bit in a number leaves valid JSON, so only the digest can detect it."""
     checkpoint = write(tmp_path, 1, metric=0.5)
     path = checkpoint.path / "meta.json"
     path.write_text(path.read_text().replace('"metric": 0.5', '"metric": 0.4'))

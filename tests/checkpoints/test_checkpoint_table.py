@@ -43,7 +43,7 @@ def test_each_is_told_with_its_place_and_what_it_is(folder) -> None:
 
 @pytest.mark.parametrize("damaged", [(), (2,), (2, 4), (1, 2, 3, 4)])
 def test_the_best_is_the_one_that_is_evaluated(damaged, folder) -> None:
-    """This also holds if only checkpoints without a metric are intact."""
+    """The table marks the checkpoint that evaluation uses, even if only checkpoints without a metric are intact."""
     damage(folder, *damaged)
     best = [row.update for row in describe_checkpoints(folder, verify=True) if row.best]
     assert best == [selected_checkpoint(folder.checkpoints, lambda text: None).updates]

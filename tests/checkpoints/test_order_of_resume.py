@@ -1,4 +1,4 @@
-"""Resumed on other numbers of ranks, a run sees the same samples in the same order."""
+"""A run that is resumed on another number of ranks sees the same samples in the same order."""
 
 import json
 from pathlib import Path

@@ -23,7 +23,7 @@ hashlib.file_digest = counted
 
 @pytest.mark.slow
 def test_each_file_is_hashed_once_by_a_resume_an_evaluation_and_weights_to_begin_with(train, noether, tmp_path) -> None:
-    """Counted over all processes of a command and both ranks; an evaluation used to hash some files three times."""
+    """Reads are counted in all processes of a command. Regression: an evaluation hashed some files three times."""
     common = ("devices=2", "trainer.evaluate_every=null", "schedule=constant")
     checkpoint = list_checkpoints(train("run", *common, "trainer.max_updates=4").checkpoints)[-1]
     (tmp_path / "sitecustomize.py").write_text(COUNTING)

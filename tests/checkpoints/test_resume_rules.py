@@ -89,7 +89,7 @@ def test_a_setting_of_another_version_is_compared_as_it_stands() -> None:
 
 
 def test_every_setting_has_a_place_in_the_table() -> None:
-    """A setting without a rule is refused, which is safe but a nuisance."""
+    """Otherwise a change of the setting is refused on resume, which is safe but a nuisance."""
     unlisted = [name for name in RunConfig.model_fields if name != "trainer" and rule_of(name) is UNLISTED]
     trainer = RunConfig.model_fields["trainer"].annotation.model_fields
     unlisted = [name for name in unlisted if not any(key.startswith(f"{name}.") for key in RULES)]

@@ -100,7 +100,7 @@ def test_the_best_and_the_last_wait_for_a_stalled_disk_and_say_so(scene, metric,
 
 
 def test_a_best_one_that_the_disk_refused_is_not_the_one_to_beat(scene) -> None:
-    """Otherwise update 30, the best that can be kept, would only be a row in the history without weights."""
+    """Otherwise the weights of update 30, the best that can still be saved, would not be kept."""
     scene.save(10, 0.9)
     scene.settle()
     scene.refuse = True

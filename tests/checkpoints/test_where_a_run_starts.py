@@ -1,4 +1,4 @@
-"""A run starts in the folder of a failed start, but never overwrites what an earlier one has made."""
+"""A run may reuse the folder of an attempt that failed, but never overwrites results of an earlier run."""
 
 import shlex
 
@@ -44,7 +44,7 @@ def test_a_start_that_failed_in_its_first_batch_does_not_keep_its_name(folder) -
 
 @pytest.mark.parametrize("made", ["rows", "checkpoint", "result", "leader"])
 def test_a_run_that_has_made_something_is_not_overwritten(made, folder) -> None:
-    """This holds even without the run's config.yaml."""
+    """A folder with results is not overwritten, even if its config.yaml is missing."""
     if made == "rows":
         folder.metrics.write_text(rows_text([ROW]))
     elif made == "checkpoint":
@@ -97,7 +97,7 @@ def test_best_and_latest_name_a_checkpoint_of_a_run(word: str, update: int, whol
 
 @pytest.mark.parametrize("resume", ["auto", "latest", "{}", "{}/checkpoints/update-000000002"])
 def test_only_the_run_itself_reads_its_checkpoints_whole(resume: str, folder) -> None:
-    """Sweeps and login nodes only start runs, which read the checkpoints themselves."""
+    """Sweeps and login nodes only start runs; each run reads its checkpoints itself."""
     words = (f"output_path={folder.path.parent}", "run_id=run", f"resume={resume.format(folder.path)}")
     config = load_config(words, TINY)
     meta = META | {"config": config.model_dump(mode="json")}

@@ -1,4 +1,4 @@
-"""Fire parses the words of a command; nothing runs before every word has its place."""
+"""Fire parses the words of a command; nothing runs until every word is bound to a parameter."""
 
 import functools
 import inspect
@@ -247,7 +247,7 @@ def test_any_words_are_bound_or_refused(words, called) -> None:
 @MANY
 @given(data=strategies.data())
 def test_what_is_bound_is_what_was_typed(data) -> None:
-    """Every word, flag and setting of a valid line has its place, in any order and form."""
+    """Every word, flag and setting of a valid line is bound to the right parameter, in any order and form."""
     verb = data.draw(strategies.sampled_from([*verbs()]))
     command = verbs()[verb]
     variadic = [name for name, one in inspect.signature(command).parameters.items() if one.kind is one.VAR_POSITIONAL]

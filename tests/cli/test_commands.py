@@ -71,7 +71,7 @@ LIGHT = {
 
 
 def test_answers_that_need_no_torch_never_import_it(environ) -> None:
-    """All lines run in one process; those without settings must not import the modules that read them."""
+    """All lines run in one process; those without settings must not import the modules that read settings."""
     script = (
         "import sys\nfrom noether.cli import main\n"
         f"for packages, line in [(packages, line) for packages, lines in {LIGHT!r}.items() for line in lines]:\n"

@@ -1,7 +1,7 @@
-"""A newcomer's typing mistakes, the fix that each answer shows, and the result of typing that fix.
+"""A newcomer's typing mistakes, the fix that each error shows, and the result of typing that fix.
 
-`train` runs as far as its plan, a model's commands as far as the process that would load the model, and `report` as far
-as its page.
+`train` runs until it has made its plan, `report` until it would write its page, and commands that use a model until
+they would start the process that loads it.
 """
 
 import re
@@ -48,7 +48,7 @@ def flat(peak, updates):
 
 
 def run_line(words: Sequence[str]) -> None:
-    """Run a command line; `train` only makes its plan, which has the same refusals. RequestError: it is refused."""
+    """Run a command line; `train` only makes its plan, which refuses the same mistakes. RequestError: for a mistake."""
     if "--help" in words or words[0] == "ls":
         return
     if words and words[0] in ("train", "submit"):

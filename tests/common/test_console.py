@@ -71,7 +71,7 @@ print("after it")
 
 
 def test_a_reader_that_leaves_ends_nothing() -> None:
-    """`noether train | head`: rich would leave by SystemExit, and nothing would be saved."""
+    """In `noether train | head`, rich would raise SystemExit, and the run would end without saving."""
     process = subprocess.Popen([sys.executable, "-c", SPEAKS], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline() == b"0\n"
     process.stdout.close()

@@ -1,4 +1,4 @@
-"""Variables set by default: in the image, in a scheduler's job, and nowhere else."""
+"""Default variables are set in the image and in a scheduler's job, and nowhere else."""
 
 import os
 from pathlib import Path

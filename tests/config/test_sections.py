@@ -1,4 +1,4 @@
-"""The values that single sections accept: times of ranks, lengths with a unit, and further options of sbatch."""
+"""The values that some sections accept: time limits of ranks, lengths with a unit, and further options of sbatch."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Predictions at once and in chunks of points agree, with any loaders; models that cannot be chunked are refused."""
+"""Predictions in one pass and in chunks of points agree, with any loader; models that cannot be chunked are refused."""
 
 from types import SimpleNamespace
 

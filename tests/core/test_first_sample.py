@@ -53,7 +53,7 @@ class Images:
 
 
 class Stream(torch.utils.data.IterableDataset):
-    """Images one after another; `wrong` names a defect."""
+    """A stream of images; `wrong` names a defect to give it."""
 
     def __init__(self, split: str, root: object, wrong: str = "") -> None:
         self.split, self.wrong, self.readings = split, wrong, 0
@@ -75,7 +75,7 @@ class Sampled(Stream):
 
 
 def with_batches(**members: object) -> type[Images]:
-    """Return a class of images with more members, such as those that a DataLoader accepts."""
+    """Return a subclass of Images with these further members, such as a `collate_fn`."""
     return type("Batches", (Images,), members)
 
 
@@ -104,7 +104,7 @@ Packed = with_batches(collate=lambda self, samples: {"image": torch.cat([sample[
 
 
 class Cars:
-    """Points with a pressure and a velocity; `wrong` names a missing key or another defect."""
+    """Samples of points with pressure and velocity; `wrong` names a key to leave out, or another defect."""
 
     def __init__(self, split: str, root: object, wrong: str = "") -> None:
         self.wrong = wrong
@@ -170,13 +170,13 @@ DetachedLoss = other(loss=lambda self, predictions, batch: predictions["logits"]
 WithoutLoss = other(metrics=lambda self, predictions, batch: {"accuracy": predictions["logits"].mean(dim=1)})
 ScalarMetric, FloatMetric = scored_by(lambda logits: logits.mean()), scored_by(lambda logits: 0.5)
 BatchMetric = scored_by(lambda logits: logits.mean().reshape(1))
-"""One number per batch, which for a batch of one sample looks like one per sample."""
+"""A task whose metric is one number per batch; for a batch of one sample, it looks like one number per sample."""
 SqueezedMetric = other(metrics=lambda self, p, batch: {"loss": p["logits"].square().mean(dim=1).squeeze()})
-"""Correct only for several samples."""
+"""A task whose metric has the right shape only for batches of several samples."""
 
 
 class Forgetful(OnlyLoss):
-    """A task that fits a value which its `state` does not return."""
+    """A task whose `fit` sets a value that its `state` does not return."""
 
     mean = 0.0
 
@@ -405,7 +405,7 @@ Contrast, Declared = by_loss(lambda logits, _: between(logits)), by_loss(lambda 
 Denied = by_loss(lambda logits, _: between(logits), compares_samples=False)
 Weighted = by_loss(lambda x, batch: (x.mean(1) * (batch["label"] + 1)).sum() / (batch["label"] + 1).sum())
 OfSeveral = by_loss(lambda logits, _: logits.view(len(logits) // 2, 2, 3).diff(dim=1).square().mean())
-"""A loss of pairs, which raises an error for a single sample."""
+"""A task whose loss compares pairs of samples, and so raises an error for a single sample."""
 Noisy = by_loss(lambda logits, _: (logits + torch.randn_like(logits)).square().mean())
 NoisyContrast = by_loss(lambda logits, _: between(logits + torch.randn_like(logits)))
 COMPARES = {

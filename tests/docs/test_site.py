@@ -28,7 +28,7 @@ def test_the_site_builds_without_a_warning(site: Path) -> None:
 
 
 def test_the_pages_open_as_files_and_can_be_searched(browser, site: Path) -> None:
-    """From the disk, in an offline browser: links lead to pages, and the search finds a word of another page."""
+    """In an offline browser that reads from disk, links lead to pages, and the search finds words of other pages."""
     context = browser.new_context(offline=True)
     page, complaints = context.new_page(), []
     page.on("console", lambda message: complaints.append(message.text))

@@ -1,4 +1,4 @@
-"""`noether doctor` alone, among ranks, and with anything that a test can break. It always ends, with the reason."""
+"""`noether doctor`, with one rank, with several, and on broken machines; it always ends and gives the reason."""
 
 import json
 import os
@@ -58,9 +58,9 @@ def test_a_broken_torch_is_one_finding_among_others(noether, tmp_path: Path) -> 
 
 
 def examined(environ, folder: Path, *words: str, store: int = 0) -> list[tuple[str, str]]:
-    """Return both output streams of the ranks of one job, each with its own word; the last rank starts first.
+    """Run the doctor as the ranks of one job, the last rank first; return each rank's stdout and stderr.
 
-    `store`: the port of a store that already runs, as torchrun's agent has it; 0: none.
+    words: an extra argument for each rank. store: the port of a store that already runs, like torchrun's; 0: none.
     """
     port = store or free_port()
     elastic = {"TORCHELASTIC_RUN_ID": "a job", **({"TORCHELASTIC_USE_AGENT_STORE": "True"} if store else {})}

@@ -1,4 +1,4 @@
-"""The doctor's findings on a host, its GPUs and networks, on several hosts, and on the chain between their ranks."""
+"""The doctor's findings about a host, its GPUs and networks, several hosts, and the connection of their ranks."""
 
 import socket
 from dataclasses import replace
@@ -98,7 +98,7 @@ def fabric(found: Fabric, **environ: str) -> Diagnosis:
 
 
 def gpu(reports: tuple[tuple[str, int], ...] | None = (), **changed) -> Diagnosis:
-    """Return the finding on one GPU whose health is changed; `reports`: the kernel's log."""
+    """Return the finding about a GPU with changed health values; `reports` is the kernel's log."""
     return gpus(GpuHealth(0, **{**WELL, **changed}), reports=reports)
 
 
@@ -326,7 +326,7 @@ STEPS = ("store", "gloo", "nccl", "bandwidth")
 
 
 def chain(broken: str = "", how: dict[int, str] | None = None, gpus: int = 0, silent: int = -1) -> dict[str, Diagnosis]:
-    """Return the findings on three ranks: those in `how` fail at step `broken`, and rank `silent` never answers."""
+    """Return the findings for three ranks. The ranks in `how` fail at step `broken`; rank `silent` never answers."""
     told = []
     for rank in range(3):
         done = STEPS[: STEPS.index(broken)] if broken and rank in (how or {}) else STEPS

@@ -83,7 +83,7 @@ class FakeGPU(TorchDispatchMode):
         return out
 
     def _copied(self, source: Tensor, target: Tensor, non_blocking: bool) -> None:
-        """Record a copy between host and GPU that waits, even one of a single number."""
+        """Record a copy between host and GPU if it makes the host wait, even if it copies only a single number."""
         if source.device.type != target.device.type and not non_blocking:
             self.note(f"copy from {source.device.type} to {target.device.type}")
 
@@ -146,7 +146,7 @@ class FakeGPU(TorchDispatchMode):
 
 
 class _Event:
-    """torch.cuda.Event and Stream of a GPU without pending work."""
+    """Replaces torch.cuda.Event and torch.cuda.Stream; no work is ever pending on this GPU."""
 
     def __init__(self, **settings: Any) -> None:
         pass
@@ -179,7 +179,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory):
 
 
 class OnFakeGPU:
-    """The parts of a run: the state on cuda:N without values, and a batch of each kind on the host."""
+    """The parts of a run: its state on the fake cuda:N, and batches for training and evaluation on the host."""
 
     def __init__(self, config, gpu: FakeGPU, device: str = "cuda:0") -> None:
         self.gpu, self.device = gpu, torch.device(device)
@@ -284,7 +284,7 @@ def test_a_snapshot_waits_once_and_leaves_the_gpu_alone(settings, monkeypatch) -
 
 
 def test_what_waits_is_seen(settings, monkeypatch) -> None:
-    """Test the harness itself with a query of a value, a blocking copy, a copy of numbers, and mixed devices."""
+    """Test the fake GPU itself: it detects a read value, a blocking copy, a copy of numbers, and mixed devices."""
     gpu = FakeGPU()
     with gpu.running(monkeypatch):
         here, there = torch.ones(3), torch.ones(3, device="cuda:0")

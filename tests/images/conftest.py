@@ -22,7 +22,7 @@ FOLDER = REPOSITORY / "tests" / "images"
 
 
 def session_making() -> Making:
-    """Return the images of this session, regardless of which worker began them."""
+    """Return this session's image builds, which any of the workers may have started."""
     return Making(os.environ.get("NOETHER_FLAVOUR", "cpu"), session_number())
 
 

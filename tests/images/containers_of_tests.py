@@ -1,4 +1,4 @@
-"""Containers started by a test: run to their end with a limit, stopped and removed by id."""
+"""Containers started by a test. They run with a time limit, and are stopped and removed by id."""
 
 import contextlib
 import time
@@ -25,7 +25,7 @@ class Tracker:
     started: list[Container] = field(default_factory=list)
 
     def run(self, *command: str, limit_s: float = 200, code: int | None = None, **options: Any) -> Finished:
-        """Run a container to its end, which must have `code` if given."""
+        """Run a container until it ends; if `code` is given, check its exit code."""
         ended = self.wait(self.start(*command, **options), limit_s)
         assert code in (None, ended.code), ended.out + ended.err
         return ended
@@ -43,7 +43,7 @@ class Tracker:
     def wait(self, container: Container, limit_s: float = 200) -> Finished:
         """Wait for a container's end; return its exit code and output. Fail after `limit_s` without new output.
 
-        A limit on the whole run would depend on what else the machine does.
+        A limit on the whole run would depend on the load of the machine.
         """
         said, deadline, code = b"", time.monotonic() + limit_s, None
         while code is None:

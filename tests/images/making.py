@@ -2,9 +2,9 @@
 
     python making.py NOTES OWNER IMAGES ARGUMENT ...     (run detached by `Making.start`)
 
-The steps are not children of the test session: tests start runs in that process, and a run's launcher, when it ends,
-kills all processes started below it meanwhile. One worker of the session starts the steps, each worker finds their
-notes by the session's number, and the session itself ends them.
+The steps are not children of the test session: tests start runs in that process, and when a run ends, its launcher
+kills all processes that were started below it. One worker of the session starts the steps. Every worker finds their
+results by the session's process id, and the session itself ends them.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The SIF: its own test, its read-only root, users, isolation from the host, a signal and its exit code."""
+"""The SIF: its own test, its read-only root, ordinary users, isolation from the host, signals and exit codes."""
 
 import json
 import os

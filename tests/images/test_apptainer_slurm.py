@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def inside(sif: Path, image_variables: dict[str, str], cache, tmp_path):
-    """Return the words and variables of `srun … apptainer exec … SIF train` for a run in this test's folder."""
+    """Return the command and variables of `srun … apptainer exec … SIF train` for a run in this test's folder."""
     variables = {
         "PATH": image_variables["PATH"],
         "APPTAINER_DROP_CAPS": image_variables.get("APPTAINER_DROP_CAPS", ""),

@@ -63,7 +63,7 @@ def content(client, name: str) -> dict:
 
 @pytest.mark.timeout(3600)
 def test_two_builds_are_one(making: Making | None, image: str, engine_client) -> None:
-    """The second build uses nothing of the first: every package is installed and every file compiled again."""
+    """The second build has no cache: every package is installed and every file is compiled again."""
     if making is None:
         pytest.skip("needs the folder in which the image was built, not an image that NOETHER_IMAGE names")
     first = content(engine_client, image)

@@ -1,4 +1,4 @@
-"""The contents of the docker image, that each part works, and how its programs pass on arguments."""
+"""The docker image: its contents, a test of each part, and the arguments that its programs pass on."""
 
 import json
 import os
@@ -226,7 +226,7 @@ PARTS = {
 
 
 def test_each_part_serves(containers) -> None:
-    """One container tests all of them and prints those that work."""
+    """One container tests all parts and prints the names of those that work."""
     script = "\n".join(f"({command}) >&2 && echo '{part}'" for part, command in PARTS.items())
     done = containers.run("-c", script, entrypoint=["sh"])
     assert done.out.splitlines() == list(PARTS), done.err

@@ -1,4 +1,4 @@
-"""`noether init` writes a project that trains and whose test passes, in an environment with only the wheel."""
+"""`noether init` writes a project that can be trained and whose test passes, with only the wheel installed."""
 
 import json
 import os
@@ -18,8 +18,8 @@ from noether.project.create import create_here, package_name, template_files
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the programs of a new virtual environment, with noether from a wheel of this checkout.
 
-    A path file lends it this environment's packages, which would take minutes to install again, but not its editable
-    noether.
+    A path file makes this environment's packages importable there, except the editable noether; installing the packages
+    again would take minutes.
     """
     root = tmp_path_factory.mktemp("fresh")
     wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={root}"]

@@ -132,7 +132,7 @@ def writes(lease, folder: RunFolder):
 
 @pytest.mark.parametrize("moment", ["before-it-looks", "after-its-look", "before-it-writes"])
 def test_a_start_that_comes_too_late_leaves_the_run_to_the_one_that_has_it(moment, folder, monkeypatch) -> None:
-    """The attempt was frozen, or prepared its data, after deciding where to start."""
+    """After it had decided where to start, the attempt was frozen, or was busy preparing its data."""
     after, takers = attempts_so_far(folder), []
 
     def newer_takes(*given: object) -> None:
@@ -252,7 +252,7 @@ def test_a_run_that_is_renamed_while_it_trains_ends_and_is_found_again(start, no
 
 
 def test_an_attempt_of_another_host_is_seen_before_a_start_decides(folder, monkeypatch) -> None:
-    """On NFS a host may cache what it read of a folder for a minute, or until it creates a name there itself."""
+    """On NFS, a host may cache the listing of a folder for a minute, or until it creates a file there itself."""
     views: dict[str, dict[Path, bytes]] = {"n1": {}, "n2": {}}
     read, make, probe = records.read_plain, Path.mkdir, tempfile.NamedTemporaryFile
     monkeypatch.setattr(records, "read_plain", lambda path, *most: views[host].setdefault(path, read(path, *most)))

@@ -104,7 +104,7 @@ def test_the_sources_that_learn_are_known_wherever_they_lie(place: str, tmp_path
 
 
 def test_the_lock_names_every_package_exactly() -> None:
-    """All direct and indirect requirements: an unpinned version could differ on another day."""
+    """This includes indirect requirements: the version of an unpinned package could differ on another day."""
     locked = dict(line.split("==") for line in LOCK.read_text().splitlines() if not line.startswith("#"))
     locked = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in locked.items()}
     asked = [Requirement(line) for line in requires("noether-train") or []]

@@ -110,9 +110,9 @@ def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) 
 
 
 def test_the_mean_rate_is_that_of_the_time_not_of_the_rows() -> None:
-    """As on the live page and in result.json: 10 samples at 1 a second and 10 at 9 a second take 11.1 s."""
+    """10 samples at 1 per second and 10 at 9 per second take 11.1 s; the live page and result.json agree."""
     assert records.mean_rate([{"samples_per_second": 1.0}, {"samples_per_second": 9.0}, {}]) == pytest.approx(1.8)
     assert records.mean_rate([{"samples_per_second": 0.0}]) is None
-    # Weighted by updates too: 200 at 100 a second and one at 10 a second take 2.1 s.
+    # Rates of updates are averaged likewise: 200 updates at 100 per second and one at 10 per second take 2.1 s.
     rows = [{"update": 100, "samples_per_second": 100.0}, {"update": 200, "samples_per_second": 100.0}]
     assert records.mean_rate([*rows, {"update": 201, "samples_per_second": 10.0}]) == pytest.approx(201 / 2.1)

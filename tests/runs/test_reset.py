@@ -1,4 +1,4 @@
-"""Starting a run over keeps the old one, and is refused while its attempt may be alive."""
+"""Starting a run over keeps the old run's folder, and is refused while the old run may be alive."""
 
 from dataclasses import asdict, replace
 from pathlib import Path

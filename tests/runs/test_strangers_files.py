@@ -1,4 +1,4 @@
-"""A stranger puts links, pipes, devices and endless files into a run folder in place of ours."""
+"""Somebody else replaces files of a run folder by links, pipes, devices and endless files."""
 
 import json
 import os
@@ -140,7 +140,7 @@ def test_nothing_is_written_through_a_link(name: str, write, way: str, tmp_path:
 
 
 def test_the_name_before_the_name_cannot_be_guessed(tmp_path: Path) -> None:
-    """Otherwise a write would follow a stranger's link at the next partial name."""
+    """Otherwise somebody could put a link at the next temporary name, and the write would follow it."""
     names = {UNFENCED.partial(tmp_path / "report.html").name for _ in range(20)}
     assert len(names) == 20
     assert not any(str(os.getpid()) in name.split(".") for name in names)

@@ -158,7 +158,7 @@ def test_nothing_else_makes_code_of_a_name_or_of_a_file() -> None:
 @pytest.mark.parametrize("file", ["config.yaml", "meta.json"])
 @pytest.mark.parametrize("words", ["evaluate run", "predict run --mesh car.stl", "export run out"])
 def test_no_command_runs_anything_of_a_stranger(noether, home: Path, tmp_path: Path, words: str, file: str) -> None:
-    """If config.yaml is unreadable, the checkpoint's settings are used. More such runs: tests/faults/forged_run.py."""
+    """If config.yaml is unreadable, the checkpoint's settings are used. tests/faults/forged_run.py forges more runs."""
     shutil.copytree(RUN, tmp_path / "run")
     (tmp_path / "run" / "config.yaml").write_text(dump_config(CODE))
     mark_own(RunFolder(tmp_path), CODE)

@@ -1,4 +1,4 @@
-"""`noether lint`: the checks of `noether train` and `noether run` that slurm-lint gains, and a wrong call."""
+"""`noether lint`: the checks of `noether train` and `noether run` that it adds to slurm-lint, and wrong calls."""
 
 import json
 from pathlib import Path

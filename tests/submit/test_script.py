@@ -71,7 +71,7 @@ def script(hp: str | None, words: tuple[str, ...]) -> str:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_script_is_as_it_was_read_last(name: str) -> None:
-    """One script is stored whole; the others as the lines that differ from it."""
+    """One script is stored as a whole; for the others, only the lines that differ from it are stored."""
     written, whole = script(*SCRIPTS[name]), GOLDEN / "two-nodes.sh"
     path = whole if name == whole.stem else GOLDEN / f"{name}.diff"
     if path != whole:
@@ -310,7 +310,7 @@ def test_a_run_that_exists_needs_a_word_on_how_to_go_on(folder: Path) -> None:
 
 
 def test_submit_without_slurm_prints_or_refuses(noether, folder: Path) -> None:
-    """Piped, the script is the next command's input; inside an image, the job runs in that image."""
+    """Through a pipe, the script goes to the next command; if printed inside an image, its job runs in that image."""
     nowhere = {"PATH": "/nonexistent", "APPTAINER_CONTAINER": "/images/noether.sif"}
     done = noether("submit", "--hp", str(TINY), "run_id=x", f"slurm.folder={folder}/jobs/%j", **nowhere, code=0)
     assert done.out.startswith("#!/bin/bash\n")

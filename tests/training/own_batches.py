@@ -1,4 +1,4 @@
-"""A user's own batches: pairs for a contrastive loss, series of differing lengths, and samples drawn by weights."""
+"""A user's own batches: pairs for a contrastive loss, series of differing lengths, and samples drawn with weights."""
 
 import torch
 from torch import nn
@@ -66,7 +66,7 @@ class Count(Task):
 
 
 class Stream(IterableDataset):
-    """Twenty series (training) or nine, one after another."""
+    """A stream of twenty series (training split) or nine (other splits)."""
 
     def __init__(self, split, root):
         self.split = split

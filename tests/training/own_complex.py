@@ -39,7 +39,7 @@ class Diffusion:
 
 
 class OneWeight(nn.Module):
-    """The real part of w x, and a complex buffer without effect."""
+    """Predicts the real part of w x, with one complex weight w; has a complex buffer without effect."""
 
     def __init__(self):
         super().__init__()

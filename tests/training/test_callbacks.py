@@ -1,4 +1,4 @@
-"""Callbacks by dotted path: the run calls them and one may end it; an invalid one is refused at once."""
+"""Callbacks named by dotted path: the run calls them, a callback may end the run, an invalid callback is refused."""
 
 import json
 import re

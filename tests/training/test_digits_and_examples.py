@@ -17,7 +17,7 @@ def test_the_convolutional_net_has_its_size() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("epochs", "accuracy"), [(4, 0.92), pytest.param(10, 0.95, marks=pytest.mark.nightly)])
 def test_digits_are_read_by_two_ranks(epochs, accuracy, noether, tmp_path) -> None:
-    """Each of 1,000 unseen digits is counted once on any number of ranks; ten epochs are the experiment's default."""
+    """Each of 1,000 unseen digits is scored once, on any number of ranks. The experiment's default is ten epochs."""
     words = ("accelerator=cpu", "devices=2", f"trainer.max_epochs={epochs}", f"output_path={tmp_path}", "run_id=digits")
     noether("train", "+experiment/mnist=convnet", *words, code=0)
     result = json.loads((tmp_path / "digits" / "result.json").read_text())

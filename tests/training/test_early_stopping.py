@@ -1,4 +1,4 @@
-"""The best checkpoint, and a run that ends early for lack of a better one: complete, and the same when resumed."""
+"""A run that ends early because no checkpoint improves is complete, and stays the same when it is resumed."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from noether.runs.metrics import described_in
 from noether.runs.records import read_metrics, read_record
 
 FIXED = "lift_coefficient/floor_r2"
-"""A metric of the true field alone: constant, so that the first evaluation is the best; no direction is given."""
+"""A metric that depends only on the true field: it is constant, so the first evaluation is the best."""
 WORSE = (
     *("optimizer.learning_rate=1e-6", f"trainer.select_by=-{FIXED}"),
     *("trainer.evaluate_every=1 updates", "trainer.checkpoint_every=1 updates"),

@@ -48,7 +48,7 @@ def test_the_same_weights_however_a_batch_is_spread(way, train, reference) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_compiled_model_learns_the_same(ranks, train) -> None:
-    """They agree to single precision: the compiler fuses operations, and so rounds in another order."""
+    """The weights agree to single precision, because the compiler fuses operations and so rounds in another order."""
     short = ("trainer.max_updates=4", "trainer.evaluate_every=null", "optimizer=sgd", f"devices={ranks}")
     plain = train("plain", *short)
     compiled = train("compiled", *short, "trainer.compile=true", timeout=500)  # The compiler is slow on busy cores.

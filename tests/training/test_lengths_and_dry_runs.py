@@ -27,7 +27,7 @@ def test_a_length_that_is_passed_is_refused_and_the_fix_goes_on(train, noether) 
 
 @pytest.mark.slow
 def test_a_dry_run_goes_on_from_the_checkpoint_as_the_run_does(train, noether, tmp_path: Path) -> None:
-    """Regression: the dry run required the run's initial weights, and tried new ones."""
+    """Regression: the dry run required the file of the run's initial weights, and did not use the checkpoint."""
     weights = tmp_path / "weights.safetensors"
     first = list_checkpoints(train("first", "trainer.max_updates=2").checkpoints)[-1]
     shutil.copy(first.path / "model.safetensors", weights)

@@ -36,7 +36,7 @@ def test_biases_and_norms_do_not_decay() -> None:
 
 
 def test_muon_makes_matrices_orthogonal_and_leaves_all_else_to_adamw() -> None:
-    """The first step has singular values of about 1, scaled to AdamW's size: rate · 0.2·√(larger side)."""
+    """The first step is a matrix with singular values near 1, times AdamW's step size: rate · 0.2·√(larger side)."""
     torch.manual_seed(0)
     ours, theirs = same_networks()
     optimizer = build_optimizer(MuonConfig(learning_rate=0.1), ours)

@@ -1,4 +1,4 @@
-"""Batches that a user's own classes make or compare: the same on any number of ranks, and resumed bit for bit."""
+"""A user's own batches and losses that compare samples: the same on any number of ranks, and after a resume."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ trainer: {{effective_batch_size: 8, max_updates: 7, precision: float64, evaluate
 
 @pytest.fixture
 def own(noether, tmp_path: Path):
-    """Return a function that trains own classes with more words to the end and returns the run's folder."""
+    """Return a function that trains the user's classes, with further settings, and returns the run's folder."""
     (tmp_path / "own_batches.py").write_text(Path(__file__).with_name("own_batches.py").read_text())
 
     def train(kinds: dict[str, str], name: str, *words: str) -> RunFolder:

@@ -116,7 +116,7 @@ class Pair(nn.Module):
 
 
 class Plain(Task):
-    """A task without `.detach()`: each optimizer's step uses only the gradients of its own part."""
+    """A task that never calls `.detach()`: each optimiser must still use only the gradients of its own part."""
 
     def update(self, batch, model, optimizers):
         fake = model.generator(batch["noise"])

@@ -1,4 +1,4 @@
-"""`plan` refuses what `train` refuses, with the same words, and nothing is started."""
+"""`plan` refuses every request that `train` refuses, with the same message, and starts nothing."""
 
 from contextlib import nullcontext
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The published recipes match the publications, and samples of differing sizes train and score as each does alone."""
+"""The published recipes match the publications; samples of differing sizes train and score as if each were alone."""
 
 import json
 from pathlib import Path

@@ -156,7 +156,7 @@ class Hangs(Lines):
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_stop_is_obeyed_while_a_loader_gives_no_batch(devices, begin, tmp_path) -> None:
-    """A single rank saves. With two ranks, one waits in the update, so that only earlier checkpoints are kept."""
+    """A single rank saves its state. With two ranks, one rank waits inside the update, so the state cannot be saved."""
     (tmp_path / "hangs.py").write_text(HANGS)
     words = ["dataset.kind=hangs.Hangs", "dataset.count=64", "num_workers=1", f"devices={devices}"]
     process = begin(*words, PYTHONPATH=f"{REPOSITORY}:{OWN}:{tmp_path}")
@@ -206,7 +206,7 @@ class Holes(Lines):
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_bad_numbers_at_one_rank_are_seen_by_all_and_the_sample_is_named(policy, noether, tmp_path) -> None:
-    """The rank without the bad sample must make the same decision and report the sample."""
+    """The rank that did not read the bad sample must make the same decision and name the same sample."""
     (tmp_path / "holes.py").write_text(BAD)
     variables = {"PYTHONPATH": f"{REPOSITORY}:{OWN}:{tmp_path}"}
     overrides = ["dataset.kind=holes.Holes", "dataset.count=64", "devices=2", "trainer.max_updates=6"]
@@ -225,7 +225,7 @@ def test_bad_numbers_at_one_rank_are_seen_by_all_and_the_sample_is_named(policy,
 
 
 def test_a_start_told_to_save_keeps_its_code_when_srun_ends_the_rest_of_the_step(begin) -> None:
-    """`--kill-on-bad-exit` sends SIGTERM to the tasks that are still leaving, and srun returns the highest code."""
+    """`--kill-on-bad-exit` sends SIGTERM to tasks that are still exiting, and srun returns the highest exit code."""
     process = begin("devices=2", PAUSE_S="0.05")  # Else a busy machine may have finished before the signal.
     wait_for("the handler", lambda: is_caught(process.pid, signal.SIGUSR2), 60, process=process)
     time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""TensorBoard is served on the loopback, for finished runs and beside a training one."""
+"""TensorBoard is served on the loopback address, for finished runs and during training."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def address_of(process: "subprocess.Popen[str]") -> str:
 
 
 def curve(address: str, run: str, count: int = 1) -> list[tuple[int, float]]:
-    """Return the points of the training loss once the server has read `count`; it may show a file partly read."""
+    """Return the points of the training loss as soon as the server, which reads files in parts, has read `count`."""
 
     def points() -> list[tuple[int, float]]:
         if "training/loss" not in dict(ask(address, "/data/plugin/scalars/tags")).get(run, {}):  # type: ignore[call-overload]

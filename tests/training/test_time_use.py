@@ -1,4 +1,4 @@
-"""The parts of a run's time: none is missing, none counted twice, and the slowest rank is named."""
+"""The parts of a run's time: no part is missing or counted twice, and the slowest rank is named."""
 
 import gzip
 import json
@@ -55,7 +55,7 @@ class BusyDevice:
 
 
 class DeviceEvent:
-    """Like torch.cuda.Event, it raises if asked for a time before the device has passed both events."""
+    """Like torch.cuda.Event, raises an error if a time is read before the device has passed both events."""
 
     def __init__(self, device: BusyDevice) -> None:
         self.device = device
@@ -134,7 +134,7 @@ def test_the_parts_of_a_run_are_its_wall_time(ranks, train) -> None:
     for rank in whole["ranks"]:
         assert 0.97 < sum(rank.values()) / whole["seconds"] < 1.03
     training = [row for row in rows if row["kind"] == "training"]
-    # All but the time after the last row.
+    # The rows have all of the run's time except that after the last row.
     covered = sum(sum(row["time_use"].values()) for row in training) / whole["seconds"]
     assert 0.3 < covered <= 1.03
     for part in ("data", "forward", "backward", "optimizer", "evaluation", "checkpoint"):

@@ -63,7 +63,7 @@ CONFIG = TrainerConfig(effective_batch_size=7, max_updates=1, clip_gradient_norm
 
 @pytest.mark.parametrize("sizes", [(7,), (4, 3), (3, 3, 1), (1,) * 7], ids=str)
 def test_accumulation_is_one_large_batch(sizes) -> None:
-    """Micro-batches of unequal size: a mean of means would weigh the last sample more (transformers #34191)."""
+    """With unequal micro-batches, a mean of means would give the last sample more weight (transformers #34191)."""
     batch = make_batch(7)
     whole, parts = make(CONFIG, 1), make(CONFIG, len(sizes))
     measured = [whole.update([batch], 0.1), parts.update(cut(batch, *sizes), 0.1)]
@@ -183,7 +183,7 @@ def test_weights_that_are_not_finite_are_named_themselves() -> None:
 
 
 def test_where_the_device_is_not_waited_for_the_answer_comes_one_update_late_and_before_anything_is_kept() -> None:
-    """This happens on a GPU under nan_policy=stop, where reading each update's norm at once would stall the host."""
+    """On a GPU under nan_policy=stop, the norm is read one update later: reading it at once would stall the host."""
 
     def after(batch) -> Updater:
         updater = make(CONFIG, 1)

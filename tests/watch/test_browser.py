@@ -38,7 +38,7 @@ new PerformanceObserver(list => list.getEntries().forEach(count)).observe({type:
 
 @pytest.fixture
 def served(environ) -> Iterator[Callable[..., Page]]:
-    """Yield a function that serves runs until all windows have closed; a window complains if its server is killed."""
+    """Yield a function that serves runs; the servers end after all windows, which log an error if a server is gone."""
     with ExitStack() as ended:
         yield lambda *paths: ended.enter_context(serve(environ, *map(str, paths)))
 
@@ -67,7 +67,7 @@ def opened(browser, served) -> Iterator[Any]:
 
 
 def _go(page: Any, address: str) -> None:
-    """Open an address; retry if a network has come or gone while the page was loading."""
+    """Open an address; retry if a network interface appeared or disappeared while the page was loading."""
     for last in (False, False, True):
         try:
             page.goto(address)

@@ -1,4 +1,4 @@
-"""The watch command: how it ends and what it refuses; the server's answers, which show nothing outside a run."""
+"""The watch command: its end, its refusals, and the server's answers, which show nothing outside a run."""
 
 import json
 import os
@@ -31,7 +31,7 @@ RUN = "cars<b>"
 
 
 def write_run(path: Path, seed: int = 1) -> RunFolder:
-    """Write a run of two ranks in which every text tries to be markup."""
+    """Write a run of two ranks whose every text contains markup."""
     folder = RunFolder(path)
     folder.logs.mkdir(parents=True)
     folder.evaluation.mkdir()
@@ -243,7 +243,7 @@ def test_a_new_run_joins_and_a_removed_one_leaves(place) -> None:
 
 
 def test_a_million_rows_are_answered_while_they_are_read(place) -> None:
-    """Each answer reads on for a while and reports its progress; after the last row, an answer is short."""
+    """Each request reads further rows for a while and reports the progress; once all rows are read, it is fast."""
     folder = write_run(place.root / "runs" / "long")
     line = row_line({"kind": "training", "update": 7, "loss": 0.5})
     folder.metrics.write_text(line * 100_000)

@@ -1,4 +1,4 @@
-"""A run seen only through its folder: its state on any host, and a history that is read once, despite any changes."""
+"""A run seen only through its folder: its state on any host, and its history, each row of which is read only once."""
 
 import os
 import socket

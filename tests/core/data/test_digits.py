@@ -28,7 +28,7 @@ def write_mnist(root: Path, suffix: str = "") -> dict[str, tuple[np.ndarray, np.
 
 @pytest.mark.parametrize(("folder", "suffix"), [("", ""), ("", ".gz"), ("MNIST/raw", "")])
 def test_idx_files_are_read_as_they_are(folder: str, suffix: str, tmp_path: Path) -> None:
-    """As distributed, gzipped, and in torchvision's folder."""
+    """The files may be as distributed, gzipped, or in torchvision's folder."""
     written = write_mnist(tmp_path / folder, suffix)
     for split, (images, labels) in written.items():
         dataset = open_digits(tmp_path, split)

@@ -79,7 +79,7 @@ def test_evaluation_reads_every_sample_once_with_all_its_points(batch_size: int,
 
 
 def test_reading_does_not_move_the_run_s_random_numbers() -> None:
-    """A data loader draws a seed when it starts, and a resumed run starts it at another time."""
+    """A data loader draws a seed when it starts, and a resumed run starts the loader after a different update."""
     state = torch.get_rng_state()
     read()
     assert torch.equal(torch.get_rng_state(), state)
@@ -127,7 +127,7 @@ def test_a_wait_for_a_batch_that_never_comes_ends(code: str) -> None:
 
 
 def test_why_a_batch_cannot_be_sent_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's own queue would drop the batch with a line on stderr, and the reader would wait forever."""
+    """Python's own queue would print the error to stderr and drop the batch, and the reader would wait forever."""
     folder = tmp_path / ("long" * 25)
     folder.mkdir()
     monkeypatch.setitem(multiprocessing.current_process()._config, "tempdir", str(folder))

@@ -202,7 +202,7 @@ def test_a_file_without_a_digest_is_refused_with_a_fix_that_works(kind: str, tmp
 
 
 def test_a_file_has_its_digest_before_it_has_its_name(tmp_path, monkeypatch) -> None:
-    """A kill between the two leaves a file that is made again, rather than one that cannot be verified."""
+    """If a process is killed in between, the file is written again; no file is left that cannot be verified."""
 
     path, replace = tmp_path / "x.safetensors", os.replace
 

@@ -32,7 +32,7 @@ def test_a_spike_in_a_million_rows_is_still_seen() -> None:
 
 
 def test_a_growing_curve_keeps_its_points() -> None:
-    """Else the curve would shimmer with every row: whole buckets are unchanged until their size doubles."""
+    """Complete buckets stay unchanged until their size doubles; otherwise the curve would flicker with every row."""
     rng = np.random.default_rng(0)
     x, y = np.arange(1200.0), rng.normal(size=1200)
     before, after = thinned(x[:1000], y[:1000], 100), thinned(x, y, 100)

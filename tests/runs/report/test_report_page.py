@@ -258,7 +258,7 @@ def no_lift(run: ReportedRun) -> ReportedRun:
 
 
 def truth_by_integration(run: ReportedRun) -> ReportedRun:
-    """Remove the floors, as for a number whose truth is the integral of the true field."""
+    """Remove the floors, as in a run whose true coefficients are integrals of the true field."""
     metrics = {name: value for name, value in run.metrics.items() if "floor" not in name}
     return replace(run, result={**run.result, "metrics": metrics})
 

@@ -1,4 +1,4 @@
-"""The report's pictures of fields: the views, the outline of a shape, the colours, axes and numbers."""
+"""The report's pictures of fields: views, the outline of a shape, colours, axes and labels."""
 
 import io
 

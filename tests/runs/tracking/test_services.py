@@ -43,7 +43,7 @@ class Failing:
 
 
 class Mine(Failing):
-    """A service that works, named by its dotted path."""
+    """A service without faults, which settings name by its dotted path."""
 
     def __init__(self) -> None:
         super().__init__("nowhere")
@@ -150,7 +150,7 @@ def wandb_records(folder: Path) -> list:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_starts_are_one_run_whose_services_are_told_how_each_ended_and_what_it_changed(tmp_path, noether, monkeypatch):
-    """Regression: each was FINISHED, with the first one's settings. The first start is killed and reports nothing."""
+    """Regression: every attempt was FINISHED, with the first one's settings. The first one is killed silently."""
     pytest.importorskip("wandb")
     from mlflow.tracking import MlflowClient
 

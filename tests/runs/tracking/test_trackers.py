@@ -31,7 +31,7 @@ EVALUATION = {
 
 
 def test_a_checkpoint_that_is_written_again_is_told_of_once(tmp_path) -> None:
-    """An attempt stopped inside an evaluation saves the same update again, and so does the next one."""
+    """An attempt that is stopped in an evaluation saves the same update again, and so does the next attempt."""
     path, row = tmp_path / "metrics.jsonl", {"kind": "checkpoint", "update": 4, "seconds": 0.1}
     for _ in range(2):
         file = MetricsFile(path, start_update=4)
@@ -96,7 +96,7 @@ def test_tensorboard_forgets_a_start_that_was_killed_before_anything_was_saved(t
 
 @pytest.fixture
 def full(monkeypatch) -> list[bool]:
-    """Return a one-item list: whether the disk is full. Until then it accepts only part of each write."""
+    """Return a one-item list: whether the disk is full. A disk that is not full accepts only part of each write."""
     is_full, write = [False], os.write
 
     def refusing(descriptor: int, content: bytes) -> int:
