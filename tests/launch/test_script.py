@@ -1,4 +1,4 @@
-"""`noether run` gives a script torchrun's variables, runs it as `__main__`, and ends as the script ends."""
+"""`noether run` sets torchrun's variables for a script, runs it as `__main__`, and ends with its exit code."""
 
 import json
 import signal
@@ -255,7 +255,7 @@ def test_cuda_local_rank_is_a_rank_s_device(environ, devices, gpus, mask: str | 
 
 
 class Editable:
-    """Find a package as its editable install does, without a path."""
+    """An import finder for a package, like that of an editable install, which adds no path."""
 
     @staticmethod
     def find_spec(name: str, *others: object) -> ModuleSpec | None:

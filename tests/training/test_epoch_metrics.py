@@ -73,7 +73,7 @@ def test_two_ranks_count_what_one_does(noether, tmp_path) -> None:
 
 
 def epoch_of(other: dict[str, float], *updates: tuple[float, dict[str, int], str | None]) -> EpochMetrics:
-    """Return the epoch metrics on one of two ranks: `other` has the other rank's sums, `updates` this rank's updates."""
+    """Return the epoch metrics on one of two ranks, from the sums of the other rank and this rank's updates."""
     group: Any = SimpleNamespace(gather=lambda own: [own, (4, other)], from_first=lambda found: found)
     epoch = EpochMetrics(group, 4)
     for loss, counts, skipped in updates:

@@ -1,7 +1,7 @@
-"""Print the results of plan, the start of train and the doctor in several states of the NVIDIA driver.
+"""Print the results of plan, of the start of train and of the doctor in several states of the NVIDIA driver.
 
-Started by test_nvidia_driver.py with the stub of NVML in place of the library. Each argument is a JSON pair: a state of
-the stub, and CUDA_VISIBLE_DEVICES or null. A fork answers each with a line of JSON.
+test_nvidia_driver.py starts this program with the stub of NVML in place of the library. Each argument is a JSON pair: a
+state of the stub, and CUDA_VISIBLE_DEVICES or null. For each argument, a forked process prints a line of JSON.
 """
 
 import json

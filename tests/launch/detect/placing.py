@@ -1,4 +1,4 @@
-"""Resolve the placement of a process with a made-up environment; make environments of Slurm steps that no dump has."""
+"""Resolve the placement of a process in a made-up environment; make up environments of Slurm steps."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def no_gpus() -> None:
 
 
 def driver_of(environ: dict[str, str]) -> GpuDriver:
-    """Return a driver for the GPUs that Slurm masked; without a mask, the node is assumed to have none."""
+    """Return a driver with the GPUs that Slurm's mask lists; without a mask, a driver without GPUs."""
     return four_gpus if "CUDA_VISIBLE_DEVICES" in environ else no_gpus
 
 
@@ -30,7 +30,7 @@ def place(
     host: str = "",
     facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement:
-    """Resolve as `noether train` would on the environment's host. `gpus`: whether it has four; None: as masked."""
+    """Resolve the placement as `noether train` would. `gpus`: whether the host has four GPUs; None: as masked."""
     driver = driver_of(environ) if gpus is None else four_gpus if gpus else no_gpus
     return resolve_placement(
         request or LaunchRequest(), environ, host or environ.get("SLURMD_NODENAME", "box"), driver, facts
@@ -43,17 +43,17 @@ def shown(placement: Placement) -> str:
 
 
 def block(counts: Sequence[int]) -> list[int]:
-    """Return the node of each rank: all ranks of a node, then those of the next."""
+    """Return the node of each rank, filling one node after the other."""
     return [node for node, count in enumerate(counts) for _ in range(count)]
 
 
 def cyclic(counts: Sequence[int]) -> list[int]:
-    """Return the node of each rank, dealt out one rank per node in turn."""
+    """Return the node of each rank, giving each node one rank in turn."""
     return [node for turn in range(max(counts)) for node, count in enumerate(counts) if count > turn]
 
 
 def job_variables(names: Sequence[str], counts: Sequence[int], job: int = 13) -> dict[str, str]:
-    """Return the variables that sbatch sets for a job's batch script, and srun again for its step."""
+    """Return the variables that sbatch sets for a job's batch script, and that srun sets again for a step."""
     return {
         "SLURM_JOB_ID": str(job),
         "SLURM_JOB_NODELIST": ",".join(names),
@@ -109,7 +109,7 @@ def step(
 
 
 def het_step(gpus: list[str], **extra: str) -> list[dict[str, str]]:
-    """Return a task on each of n1 (component 0) and n2, n3 (component 1); `gpus`: GPUs per node of each component."""
+    """Return the environments of a task on n1 (component 0), n2 and n3 (1); `gpus`: GPUs per node by component."""
     het = {
         "SLURM_HET_SIZE": "2",
         "SLURM_JOB_NODELIST_HET_GROUP_0": "n1",
@@ -124,7 +124,7 @@ def het_step(gpus: list[str], **extra: str) -> list[dict[str, str]]:
 
 
 def own_het_step(gpus: list[str]) -> list[dict[str, str]]:
-    """Return the same step started by `srun … : …` outside a job: only older names, none for GPUs (Slurm 22.05)."""
+    """Return the same step as `srun … : …` starts it outside a job, with only the older variables of Slurm 22.05."""
     older = {
         "SLURM_PACK_SIZE": "2",
         "SLURM_JOB_ID_PACK_GROUP_0": "13",
@@ -137,7 +137,7 @@ def own_het_step(gpus: list[str]) -> list[dict[str, str]]:
 
 
 def check_one_world(placements: list[Placement]) -> None:
-    """Check that each rank exists once, local ranks have no gap, and all agree on endpoint and sizes."""
+    """Check that each rank exists once, that local ranks have no gap, and that all agree on endpoint and sizes."""
     workers = sorted((worker for placement in placements for worker in placement.workers), key=lambda w: w.rank)
     (world,) = {placement.world_size for placement in placements}
     assert [worker.rank for worker in workers] == list(range(world))

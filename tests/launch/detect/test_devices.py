@@ -1,4 +1,4 @@
-"""Devices are counted and chosen by valid names, refused by invalid ones, and reported."""
+"""Devices are counted, chosen by valid names and reported; invalid names are refused."""
 
 import pytest
 from placing import place, step

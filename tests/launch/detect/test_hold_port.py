@@ -1,4 +1,4 @@
-"""A port is taken once and held from then on without a gap; the run that uses a taken port is named."""
+"""Once a port is taken, it is held without a gap; if a port is in use, the run that uses it is named."""
 
 import dataclasses
 import socket
@@ -57,7 +57,7 @@ def test_trap_9_a_busy_port_is_refused_by_who_asked_for_it(asked_by: str, fix: s
 
 
 def test_a_port_that_needs_rights_is_refused_with_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fake the kernel's refusal, because the tests' user may be root, who may use the port."""
+    """Simulate the kernel's refusal, because the tests may run as root, which may use any port."""
 
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")

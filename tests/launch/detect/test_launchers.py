@@ -16,7 +16,7 @@ def each(count: int, **variables: str) -> list[dict[str, str]]:
 
 
 def cluster_spec(rank: int) -> str:
-    """Return Vertex AI's cluster spec, of a pool with the first replica and a pool of two more."""
+    """Return Vertex AI's cluster spec of one process: a pool with the first replica, and a pool with two more."""
     pools = {"workerpool0": ["n1:2222"], "workerpool1": ["n2:2222", "n3:2222"]}
     return json.dumps({"cluster": pools, "task": {"type": f"workerpool{min(rank, 1)}", "index": max(0, rank - 1)}})
 
@@ -69,7 +69,7 @@ def test_launchers_of_ranks_join_as_mpiruns_do(name: str) -> None:
     ]
 
 
-# The variables on n2, and the resulting --nodes, --node-rank and --master-addr.
+# The variables on n2, and the --nodes, --node-rank and --master-addr that follow from them.
 NOT_KNOWN = {
     "PBS": ({"PBS_NODEFILE": "n1\nn1\nn2.lan\nn2.lan\n", "PBS_NODENUM": "0"}, "2 1 n1"),
     "Torque: pbsdsh, in a container": ({"PBS_NUM_NODES": "2", "PBS_NODENUM": "1"}, "2 1 HOST"),

@@ -1,4 +1,4 @@
-"""Limits of the system are raised as far as possible, and a world that does not fit is refused before it starts."""
+"""System limits are raised as far as possible, and a run that exceeds them is refused before it starts."""
 
 import resource
 import subprocess
@@ -76,7 +76,7 @@ def test_ranks_that_cannot_start_are_refused() -> None:
 
 @pytest.mark.parametrize(("workers", "ranks", "mebibytes"), [(0, 8, 64), (8, 8, 32 * 1024), (4, 1, None), (4, 1, 128)])
 def test_loader_workers_that_fit_in_shared_memory_are_let_through(workers, ranks, mebibytes) -> None:
-    """`mebibytes` None: there is no such file system."""
+    """`mebibytes`: the size of /dev/shm; None: there is no /dev/shm."""
     check_shared_memory(workers, ranks, mebibytes and mebibytes * MEBIBYTE)
 
 

@@ -1,4 +1,4 @@
-"""Placement on machines without a scheduler: one alone, and several that are given each other's address."""
+"""Placement without a scheduler: on a single machine, and on several machines that are given rank 0's address."""
 
 import dataclasses
 

@@ -10,7 +10,7 @@ from tests.refusal import refusal_with
 
 
 def open_mpi(*counts: int, daemons: tuple[int, ...] = (), by_node: bool = False, **extra: str) -> list[dict[str, str]]:
-    """Return the variables of `mpirun -n …` of Open MPI 4.1.4, as seen on two machines; `daemons`: node numbers."""
+    """Return the variables that Open MPI 4.1.4's `mpirun -n …` sets on two machines; `daemons`: index of each node."""
     where = cyclic(counts) if by_node else block(counts)
     environs = []
     for rank, node in enumerate(where):
@@ -38,7 +38,7 @@ def open_mpi(*counts: int, daemons: tuple[int, ...] = (), by_node: bool = False,
 
 
 def open_mpi_5(*counts: int) -> list[dict[str, str]]:
-    """Return the variables of Open MPI 5: no OMPI_MCA_orte_*, and servers that PRRTE names after mpirun's host."""
+    """Return the variables of Open MPI 5: none is OMPI_MCA_orte_*, and PRRTE names its servers after mpirun's host."""
     environs = open_mpi(*counts)
     for environ in environs:
         daemon = environ["PMIX_SERVER_URI41"].partition(";")[0].rpartition(".")[2]

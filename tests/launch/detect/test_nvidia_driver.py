@@ -74,7 +74,7 @@ def check(told: dict[str, Any], expected: Answer, level: str, words: str) -> Non
 
 
 def test_a_driver_that_hangs_is_not_waited_for(library: Path, tmp_path: Path) -> None:
-    """Each command waits only the two seconds that a setting gives; the default is a minute."""
+    """Each command waits only for the time limit in the settings: two seconds here, a minute by default."""
     told = ask(library, tmp_path, ("hang", None))[0]
     check(told, "driver-hangs", "error", "no answer within 2 s")
     assert told["seconds"]["plan"] >= 2

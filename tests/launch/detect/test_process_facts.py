@@ -1,4 +1,4 @@
-"""Read from the system a process's Slurm step, and whether a person types into its shell."""
+"""The Slurm step of a process is read from the system, and so is whether a person types into its shell."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Every process in every recorded environment of a real Slurm: launcher, world, ranks, devices, master.
+"""Placement of every process in recorded environments of a real Slurm: launcher, sizes, ranks, devices, rank 0.
 
 A file of slurm_environments/ has sections: `[name: N process(es), the same in all]` with the variables that its
 processes share, then sections such as `[name: process 0 on n1]` with the variables of one process.

@@ -1,4 +1,4 @@
-"""Made-up steps of any shape, like those of the dumps: all tasks find the same world and their own places."""
+"""In made-up Slurm steps of any shape, all tasks agree on the world, and each task finds its own ranks."""
 
 import json
 import os
@@ -95,12 +95,12 @@ def test_fault_1_a_mask_is_counted_within() -> None:
 
 
 def test_fault_9_the_port_is_the_steps_own() -> None:
-    # Other programs may take a random port that nobody holds; two steps would share one derived from the job id.
+    # Another program could take a random port before it is used; two steps would share a port derived from the job id.
     steps = [(job, number) for job in (13, 14, 105) for number in range(3)]
     ports = {one: place(step([1, 1], job=one[0], step_id=one[1])[0]).endpoint.port for one in steps}
     assert len(set(ports.values())) == len(ports)
     assert all(place(environ).endpoint.port == ports[14, 2] for environ in step([2, 1], job=14, step_id=2))
-    # A process that starts every rank itself needs no agreement: any free port, bound and held.
+    # A process that starts every rank itself can bind any free port.
     assert place(step([1], devices=["0,1"])[0]).endpoint == Endpoint("127.0.0.1", 0)
 
 

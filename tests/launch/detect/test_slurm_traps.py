@@ -1,4 +1,4 @@
-"""Common mistakes on Slurm: each is handled correctly, or refused with what was seen and the line to write."""
+"""Common mistakes on Slurm: each is handled correctly, or refused with a fix."""
 
 from dataclasses import dataclass, field
 
@@ -235,10 +235,10 @@ def test_devices_choose_among_more_than_the_tasks() -> None:
 
 
 def test_ntasks_wins_over_ntasks_per_node() -> None:
-    # sbatch -N4 -n4 --ntasks-per-node=4, from a popular answer: it is meant to give 16 tasks and gives 4.
+    # sbatch -N4 -n4 --ntasks-per-node=4, from a popular answer: its author expects 16 tasks, but there are 4.
     tasks = step([1, 1, 1, 1], SLURM_NTASKS_PER_NODE="4")
     assert "SLURM_NTASKS_PER_NODE=4, but SLURM_NTASKS=4" in place(tasks[0]).warnings[0]
-    # With GPUs, the task on each node starts a worker on each GPU, so that there are 16 after all.
+    # With GPUs, the task on each node starts a worker on each GPU, so there are 16 ranks.
     assert place({**tasks[3], **GPUS_4}).world_size == 16
 
 

@@ -1,4 +1,4 @@
-"""RANK and WORLD_SIZE from torchrun, from a PyTorchJob's pods and set by hand, each with its own trap."""
+"""RANK and WORLD_SIZE set by torchrun, in a PyTorchJob's pods and by hand; each has its own pitfall."""
 
 import pytest
 from placing import batch_script, place, shown, step
@@ -130,7 +130,7 @@ def test_ranks_by_hand() -> None:
     placements = [place(environ, host=f"n{rank + 1}") for rank, environ in enumerate(by_hand(3))]
     assert [placement.workers[0].rank for placement in placements] == [0, 1, 2]
     assert {(p.launcher, p.world_size, p.endpoint.port) for p in placements} == {("torchrun", 3, 29500)}
-    # With LOCAL_RANK and a separate mask for each: a wrapper around mpirun, ssh, parallel.
+    # With LOCAL_RANK, and a separate mask for each process, as set by wrappers around mpirun, ssh or parallel.
     wrapped = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "3"}
     placement = place({**by_hand(2)[1], **wrapped}, gpus=True)
     assert shown(placement) == "1/1/0 cuda:0"

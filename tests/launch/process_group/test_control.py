@@ -1,4 +1,4 @@
-"""Messages between ranks over the store reach everybody, in order, in time, and come from nobody else."""
+"""Messages that ranks exchange through the store reach every rank in order and in time; forged ones are rejected."""
 
 import ctypes
 import pickle
@@ -115,7 +115,7 @@ def test_the_setting_of_the_machine_is_read(switch: str, sources: str) -> None:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "__nss_configure_lookup"), reason="another C library than glibc")
 def test_only_the_hosts_file_is_asked() -> None:
-    """Without a DNS server the answer would be EAI_AGAIN; the hosts file alone gives a final answer."""
+    """Asking an unreachable DNS server fails with EAI_AGAIN; the hosts file alone gives a final answer."""
     done = subprocess.run([sys.executable, "-c", LOOK_UP], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["True", "True", "True", "True"]
 

@@ -1,4 +1,4 @@
-"""The time by which a run must exit, which limit set it, and how early the run begins to stop."""
+"""The time by which a run must exit, the limit that sets this time, and how early the run begins to stop."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A signal at any moment sets a flag, and the ranks agree on where to stop."""
+"""A signal at any moment sets a flag, and the ranks agree on the boundary at which they stop."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from noether.launch.processes.run import run_placement
 
 @pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: signal.Signals(number).name)
 def test_a_signal_is_kept_until_the_next_boundary(number) -> None:
-    """A second SIGTERM changes nothing: at a time limit Slurm sends it twice within 20 ms."""
+    """A second SIGTERM changes nothing, because Slurm sends two within 20 ms at a time limit."""
     stop = AgreedStop()
     with stop.listening():
         assert stop.agreed() == 0

@@ -1,4 +1,4 @@
-"""Optimisers and DDP without torch's compiler give torch's numbers, even in a torch without the private names."""
+"""Without torch's compiler, optimisers and DDP compute what torch's do, even if torch renames its private functions."""
 
 import json
 import subprocess

@@ -76,7 +76,7 @@ terminate called after throwing an instance of 'c10::DistBackendError'
 
 
 def hang_on_gpu(context: WorkerContext, plan: tuple[int, Path]) -> int:
-    """One rank hangs in update 3; the other, whose collective is queued, has moved on when its watchdog aborts it."""
+    """One rank hangs in update 3; the other queues its collective and continues, until its watchdog aborts it."""
     hanging, folder = plan
     for update in (1, 2, 3):
         context.parent.begin_update(update)
@@ -98,7 +98,7 @@ def hang_on_gpu(context: WorkerContext, plan: tuple[int, Path]) -> int:
 
 
 def leave_early(context: WorkerContext, code: int) -> int:
-    """Rank 1 leaves while rank 0 is at work."""
+    """Rank 1 exits while rank 0 is working."""
     works = context.run_info.log_folder / "works"
     if context.worker.rank == 1:
         while not works.exists():
@@ -122,9 +122,9 @@ def raise_here(context: WorkerContext, payload: Any) -> int:
 
 
 def start_family(folder: Path, context: WorkerContext) -> None:
-    """Start four children: a loader, one without a death signal (careless), a stranger, and a daemon.
+    """Start four children: a loader; one without a death signal; one in its own session; and a daemon.
 
-    The stranger has its own session; the daemon's parent is gone too. The careless child keeps its parent's files open.
+    The child without a death signal keeps its parent's files open. The daemon's direct parent has ended.
     """
     import multiprocessing
 

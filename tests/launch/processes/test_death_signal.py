@@ -1,4 +1,4 @@
-"""Process trees: reading them from made-up tables, and ending real processes."""
+"""Process trees are read from made-up tables, and trees of real processes are ended."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Find the rank that failed first or never came, and the message for the user, from made-up endings."""
+"""From made-up exit reports, find the rank that failed first or never joined, and the message for the user."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""A script joins its ranks under any launcher: all stop at once, save intact checkpoints, and continue bit for bit."""
+"""`noether.join` under any launcher: ranks stop together, save intact checkpoints, and continue bit for bit."""
 
 import os
 import re

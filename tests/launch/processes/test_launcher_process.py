@@ -1,4 +1,4 @@
-"""A launcher in its own process: signalled, killed, and without a fork server."""
+"""A launcher in its own process that is signalled or killed, or that has no fork server."""
 
 import json
 import os

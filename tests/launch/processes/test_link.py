@@ -1,4 +1,4 @@
-"""Links between launchers over real sockets: admission, reports, questions, silence, and farewells."""
+"""Links between launchers over real sockets: admission, reports, requests, silent peers, and orderly ends."""
 
 import json
 import socket
@@ -192,7 +192,7 @@ def test_settings_that_differ_are_named_with_both_values(other, seen: str, expec
 
 @pytest.mark.parametrize(("known", "own"), [(JOB, 2), (replace(JOB, configuration="", world_size=3), 1)], ids=str)
 def test_a_run_that_rank_0_refuses_is_refused_to_all_that_come(tmp_path: Path, known: RunIdentity, own: int) -> None:
-    """If rank 0 cannot read its settings, its parent process knows only the job, and assumes one rank per process."""
+    """If rank 0's settings cannot be read, its parent process knows only the job, and assumes one rank per process."""
     links = Links(tmp_path, known)
     spokes = [links.connect(rank, identity=JOB) for rank in (2, 3)]
     refusal = WorkerReport(0, "n1", "refused", "no data\x1b[2J", 2, code="no-data", seen="\x1b[2J")
@@ -206,7 +206,7 @@ def test_a_run_that_rank_0_refuses_is_refused_to_all_that_come(tmp_path: Path, k
 
 
 def test_a_connection_that_this_system_forbids_is_refused_at_once(links: Links, monkeypatch) -> None:
-    """It is refused at a spoke, and at rank 0, which also connects to its own address."""
+    """A spoke gets the refusal, and so does rank 0, which also connects to its own address."""
 
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -224,7 +224,7 @@ ANOTHERS = {"this run's": (RUN, "rank-twice"), "another run's": (replace(RUN, re
 
 @pytest.mark.parametrize(("run", "code"), ANOTHERS.values(), ids=ANOTHERS)
 def test_rank_0_tells_its_own_listener_from_another_s(links: Links, tmp_path: Path, run, code: str) -> None:
-    """A hub connects to the shared address: it finds itself at first, and then another hub."""
+    """A hub connects to the address that all hosts use, and reaches first itself, and then another hub."""
     links.hub.note_arrivals([0, 1])
     links.until(lambda: not links.hub._own_address.is_alive())
     assert (links.hub._own_address.error, links.hub._own_address.address) == (None, "127.0.0.1")

@@ -1,4 +1,4 @@
-"""torchrun, mpirun and plain machines start the same program: it joins, and learns the same as one process."""
+"""Started by torchrun, by mpirun or by hand, ranks join and learn the same weights as one process."""
 
 import json
 import subprocess

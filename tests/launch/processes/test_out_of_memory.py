@@ -1,4 +1,4 @@
-"""A process ended by the kernel for lack of memory is told apart from any other, with the limit to raise."""
+"""If the kernel kills a process for lack of memory, the message says so and names the limit to raise."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""One host of a run refuses it before it joins: the other hosts end at once, with its code and its name."""
+"""If one host refuses a run before it joins, the other hosts end at once, with its exit code, and name it."""
 
 import json
 import os
@@ -18,7 +18,7 @@ NONE: tuple[dict[str, str], ...] = ({}, {})
 
 @pytest.fixture
 def start_two(noether, tmp_path):
-    """Return a function that starts two hosts of one run with separate words and variables, and waits for both."""
+    """Return a function that starts two hosts of a run with separate arguments and variables, and waits for both."""
 
     def run(words, *common: str, variables=NONE) -> list:
         shared = ("train", "--hp", str(TINY), f"output_path={tmp_path}", f"distributed.init_timeout_s={INIT_S}")
@@ -129,7 +129,7 @@ def test_a_wrong_variable_of_one_host_is_refused_on_both(noether, start_by_hand,
 
 
 def test_a_second_host_0_is_told_that_there_is_one(noether, start, tmp_path) -> None:
-    """Two machines that both start as node 0 are one machine here: both listen on the same port."""
+    """Both hosts that start as node 0 are this machine, so both try to listen on the same port."""
     port = free_port()
     words = ("train", "--hp", str(TINY), "nodes=2", "node_rank=0", "master_addr=127.0.0.1", f"master_port={port}")
     first = start(*words, f"output_path={tmp_path / 'first'}", f"distributed.init_timeout_s={INIT_S}")

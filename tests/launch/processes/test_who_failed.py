@@ -100,7 +100,7 @@ def test_a_port_that_cannot_be_had_is_replaced_by_a_published_one(run: Run, tmp_
 
 @pytest.mark.slow
 def test_an_asked_for_port_that_is_taken_ends_every_host(run: Run) -> None:
-    """A web server holds the port, so rank 0's host must tell the other host at another port."""
+    """A web server holds the port, so rank 0's host must inform the other host through another port."""
     with HTTPServer(("", 0), SimpleHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = server.server_port

@@ -1,4 +1,4 @@
-"""Several real workers, started from this process and watched: the outcome of each kind of ending."""
+"""Start and watch several real workers, and check the outcome of each way in which they can end."""
 
 import io
 import json
@@ -84,7 +84,7 @@ def test_two_ranks_reduce_through_the_held_port(method: str, tmp_path: Path, mon
 
 
 def test_the_preload_leaves_one_thread() -> None:
-    """Count before the first fork: OpenBLAS ends its threads at a fork, which would hide them."""
+    """The threads are counted before the first fork, because OpenBLAS ends its threads at a fork."""
     code = "import gc, os, noether.launch.processes.preload\n"
     code += "print(len(os.listdir('/proc/self/task')), gc.get_freeze_count() > 0)"
     environment = {**os.environ, **server_environment({}, os.getpid())}
@@ -140,7 +140,7 @@ def test_leaving_early_is_a_failure_whatever_the_code(tmp_path: Path) -> None:
 
 
 def test_stacks_that_are_written_with_pauses_are_read_whole() -> None:
-    """Regression: on a busy machine, stacks were cut before the requested thread; a computing rank was "running"."""
+    """Regression: on a busy machine, stacks were cut off before the requested thread, so its state was wrong."""
     pipes = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
     lines = ("Thread 0x1:", "  File x", "Current thread 0x2:", "  File y", "  File z, line 1 in call_target")
 

@@ -1,1 +1,1 @@
-"""A package, because a second module named conftest would hide tests/conftest.py from the tests that import it."""
+"""The tests on a Slurm cluster. They are a package, so that their conftest does not hide tests/conftest.py."""

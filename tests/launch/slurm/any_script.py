@@ -1,4 +1,4 @@
-"""A user's script: plain DDP as under torchrun or, with the argument `join`, in the group of `noether.join`."""
+"""A user's script that trains with plain DDP, as under torchrun, or, with the argument `join`, with `noether.join`."""
 
 import os
 import signal

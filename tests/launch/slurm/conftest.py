@@ -31,7 +31,7 @@ Finished = subprocess.CompletedProcess[str]
 
 
 def wait_for(what: str, ask: Callable[[], T], limit_s: float = 90, explain: Callable[[], str] = str) -> T:
-    """Wait as in tests/processes.py, but ask less often: each question starts processes on the same cores."""
+    """Wait as in tests/processes.py, but call `ask` less often, because each call starts processes."""
     return processes.wait_for(what, ask, limit_s, explain, longest_pause_s=0.5)
 
 
@@ -53,7 +53,7 @@ class Slurm:
         return subprocess.run(command, input=text, env=environ, capture_output=True, text=True, timeout=limit_s)
 
     def power(self, *arguments: str) -> None:
-        """Run a command that must succeed: up, down; kill or boot a node; unplug its cable, or plug it in again.
+        """Run a cluster command that must succeed: up, down, kill, boot, unplug or plug.
 
         `boot` returns once Slurm would use the node; processes on an unplugged node keep running.
         """
@@ -106,7 +106,7 @@ class Slurm:
         return path.read_text() if path.exists() else ""
 
     def explain(self, job: int) -> str:
-        """Return all that is known of a job, for a test whose wait timed out."""
+        """Return all available information about a job, to explain why a test timed out."""
         return f"{self.show(job)}\n{self.output(job)}\n{self.log}"
 
     def wait(self, job: int, limit_s: float = 150, until: str | None = None) -> str:
@@ -135,7 +135,7 @@ class Slurm:
 
 @contextmanager
 def running_cluster(**settings: int | str) -> Iterator[Slurm]:
-    """Yield a new cluster, beside any others, with these flags of `ci/slurm/cluster up`; take it down afterwards."""
+    """Start a separate cluster with these flags of `ci/slurm/cluster up`; yield it, then take it down."""
     require_cluster()
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
     # Not pytest's folder: the paths of the Unix sockets in it must be short.
@@ -158,7 +158,7 @@ def require_cluster() -> None:
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Slurm]:
-    """Yield four nodes of 8 CPUs and 4 GPUs; partitions main, low and high, of which high preempts low."""
+    """Yield a cluster of four nodes with 8 CPUs and 4 GPUs, and partitions main, low and high; high preempts low."""
     with running_cluster(life=LIFE_S) as cluster:
         yield cluster
 

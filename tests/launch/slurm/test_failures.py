@@ -99,7 +99,7 @@ def test_a_rank(start, tmp_path: Path, how: str, rank: int, words: str) -> None:
 
 @pytest.mark.slow
 def test_a_rank_of_a_script(start, tmp_path: Path) -> None:
-    """Two tasks with two ranks each: the ranks of the other node, and the one beside it, end too."""
+    """Of two tasks with two ranks each, one rank fails; the other three ranks end too."""
     script = REPOSITORY / "tests/launch/slurm/any_script.py"
     code, said = start("accelerator=cpu", "devices=2", str(script), "killed", script=True).wait_gone(START_S)
     assert code == 137, said
@@ -109,7 +109,7 @@ def test_a_rank_of_a_script(start, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_node_is_unplugged(start, slurm: Slurm, tmp_path: Path) -> None:
-    """Both sides end by themselves: else the isolated node would compute on, and write, until noticed."""
+    """Both sides must end by themselves; otherwise the isolated node would continue to compute and write."""
     run = start(*WORDS, *WELL, "distributed.timeout_s=60")
     wait_for("the first updates", lambda: first_updates(tmp_path) or run.srun.poll() is not None, START_S)
     slurm.power("unplug", "n2")

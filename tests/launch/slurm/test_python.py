@@ -63,7 +63,7 @@ def types(slurm: Slurm, tmp_path: Path, variables: dict[str, str]) -> Callable[.
 
 
 def is_told_to_save(slurm: Slurm, folder: Path, job: int) -> None:
-    """Once a job trains, send it the signal that Slurm sends before a time limit; wait for its requeue."""
+    """When a job trains, send it the signal that Slurm sends before a time limit; wait until the job is requeued."""
     wait_for("an update", (folder / "metrics.jsonl").is_file, 150, lambda: slurm.explain(job))
     slurm.run("scancel", "--signal=USR2", str(job))
     wait_for("its requeue", lambda: slurm.show(job)["Restarts"] == "1", 150, lambda: slurm.explain(job))

@@ -59,7 +59,7 @@ NAMES = in_every_push(CASES.keys(), "preempted, GraceTime 0", "node lost")
 
 @dataclass
 class Outcome:
-    """The outcome of a case. reached: the last update before the disturbance; lost: updates that were repeated."""
+    """The outcome of a case. reached: the last update before the disturbance; lost: the number of repeated updates."""
 
     job: int
     folder: RunFolder
@@ -113,7 +113,7 @@ class Scene:
             self.slurm.power("kill", "n4")
 
     def second_start(self, outcome: Outcome) -> bool:
-        """Return whether a start after the first has made an update; record the updates lost and the seconds."""
+        """Return whether the requeued job has made an update; record the updates lost and the seconds until then."""
         starts = read_attempts(outcome.folder)
         if len(starts) < 2 or not have_ranks_met(outcome.folder, starts[1].number):
             # The next start drops rows of updates to be repeated, so count them before it.

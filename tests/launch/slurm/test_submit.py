@@ -21,7 +21,7 @@ NOETHER = (sys.executable, "-m", "noether")
 SHAPE = ("devices=null", "slurm.slurm_partition=low", "slurm.nodes=2")
 LONG, ENDLESS = "trainer.max_updates=160", "trainer.max_updates=9000"
 MOMENTS = {"before-torch-is-imported": "/python", "while-ranks-meet": "libtorch_cpu"}
-"""Part of the name of a file that each rank of a job has mapped at that moment."""
+"""By moment: part of the name of a file that each rank of a job has mapped from that moment on."""
 
 
 class User:
@@ -132,7 +132,7 @@ def test_a_job_told_to_save_before_its_ranks_have_met_is_queued_again(mapped: st
 
 @pytest.mark.slow
 def test_a_job_that_is_stopped_whenever_it_starts_is_not_queued_again_for_ever(slurm: Slurm, user: User) -> None:
-    """Regression: no start writes a record, but each one was requeued with "everything is saved"."""
+    """Regression: although no attempt wrote a record, each was requeued with "everything is saved"."""
     job, folder = user.submits("loop", ENDLESS, 'slurm.nodelist="n[1-2]"')
     for start in range(3):
         wait_for("the start", lambda start=start: slurm.show(job)["Restarts"] == str(start), 120)
@@ -207,7 +207,7 @@ def test_a_run_in_the_queue_is_not_submitted_twice(slurm: Slurm, user: User) -> 
 
 
 def test_a_printed_script_is_a_run_from_the_moment_it_waits(slurm: Slurm, user: User) -> None:
-    """Only squeue knows it: there is neither a folder nor job.json."""
+    """Only squeue knows the waiting job: there is neither a run folder nor job.json."""
     later = ("slurm.slurm_additional_parameters={begin: now+1hour}", "run_id=a b")
     words = shlex.join([*NOETHER, "submit", "--print", "-m", "--hp", str(TINY), *SHAPE, *later, "seed=1,2"])
     job = int(user.types("sh", "-c", f"{words} | sbatch --parsable").stdout)
@@ -223,7 +223,7 @@ def test_a_printed_script_is_a_run_from_the_moment_it_waits(slurm: Slurm, user: 
 
 @pytest.mark.slow
 def test_the_commands_of_the_page_on_slurm_run(slurm: Slurm, user: User) -> None:
-    """docs/slurm.md in its own order, in one folder; only the data and lengths are reduced, by wrapper programs."""
+    """The commands run in the page's order, in one folder; wrapper programs reduce only data and lengths."""
     from test_readme import SMALL
 
     quick = f"{SMALL} accelerator=cpu trainer.max_updates=4 tracker.report=false tracker.tensorboard=false"

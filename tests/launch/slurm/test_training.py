@@ -1,4 +1,4 @@
-"""Ranks on a real Slurm, and on two hosts without it, meet, learn the same as one process, and are examined.
+"""On a real Slurm and on two hosts without it, ranks meet and learn the same as one process; the doctor checks them.
 
 The cluster itself ends cleanly: it leaves no process behind, and the machine unchanged.
 """

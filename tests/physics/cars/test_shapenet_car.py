@@ -1,4 +1,4 @@
-"""ShapeNet-Car: prepared from raw and published files, kept, split, refused by name, and trained on."""
+"""ShapeNet-Car is prepared from raw and published files, split, and trained on; faulty files are refused by name."""
 
 import json
 import shutil

@@ -1,6 +1,6 @@
-"""Write the cases of the corpus that are not text, with VTK, meshio and Gmsh.
+"""Write the binary files of the corpus of cases with VTK, meshio and Gmsh.
 
-All are of unit cubes or unit squares with T = 1, 2, … at cells, or at points, so that counts and sizes are known.
+All meshes consist of unit cubes or unit squares with T = 1, 2, … at cells or points, so counts and sizes are known.
 """
 
 import gzip
@@ -50,7 +50,7 @@ def run(folder: Path, package: str, *command: str, **environ: str) -> None:
 
 
 def by_pyvista(folder: Path, name: str, n: int = 3, at: str = "cells") -> None:
-    """Write a binary file by its suffix: regular meshes, or cubes, or squares."""
+    """Write a binary file in the format of its suffix, with a regular mesh, cubes or squares."""
     suffix = Path(name).suffix
     if suffix == ".vti":
         mesh = numbered(image(n), at)
@@ -92,7 +92,7 @@ def cgns(folder: Path) -> None:
 
 
 def by_meshio(folder: Path, name: str, form: str | None = None, at: str = "points", n: int = 2) -> None:
-    """Write cubes and n squares of their skin, with T at cells or points; the squares' cells have 900."""
+    """Write cubes and n squares of their skin, with T at cells or points; T is 900 at the squares' cells."""
     grid = cubes(n, at)
     skin = np.array([[i, i + 1, i + n + 2, i + n + 1] for i in range(n)])
     cells = [("hexahedron", grid.cells_dict[pyvista.CellType.HEXAHEDRON]), ("quad", skin)]
@@ -108,7 +108,7 @@ def by_meshio(folder: Path, name: str, form: str | None = None, at: str = "point
 
 
 def by_gmsh(folder: Path, n: int, groups: str = "", form: str = "msh41", every: bool = False) -> None:
-    """Write a cube of edge 1: n³ hexahedra, 6 n² quadrilaterals, 12 n lines, 8 points, of `groups` or all (`every`)."""
+    """Write a unit cube: n³ hexahedra, 6 n² quadrilaterals, 12 n lines, 8 points; `every`: also those in no group."""
     (folder / "box.geo").write_text(f"""
 SetFactory("OpenCASCADE"); Box(1) = {{0, 0, 0, 1, 1, 1}};
 Transfinite Curve {{:}} = {n + 1}; Transfinite Surface {{:}}; Recombine Surface {{:}}; Transfinite Volume {{:}};

@@ -1,4 +1,4 @@
-"""Tables beside cases, as spreadsheets and scripts write them: numbers of cases, and values at a mesh's points."""
+"""Tables written by spreadsheets and scripts: numbers of each case, and values at a mesh's points."""
 
 import json
 from collections.abc import Callable

@@ -35,7 +35,7 @@ def test_the_table_has_every_kind_in_three_forms_and_every_file() -> None:
 
 
 def build(name: str, entry: dict[str, Any], root: Path) -> None:
-    """Make the folder of an entry: the entry's own, or three runs, each with a copy of it and its own numbers."""
+    """Make the folder of an entry: a copy, or three runs, each with a copy of the entry's files and its own numbers."""
     first = root if entry.get("root") else root / "run_0"
     for writer, how in entry.get("write", {}).items():
         first.mkdir(parents=True)
@@ -57,7 +57,7 @@ def merged(own: Any, lines: Any) -> Any:
 
 
 def check_sets(entry: dict[str, Any], about: dict[str, Any], out: Path) -> dict[str, int]:
-    """Check every prepared case; return the rows of one of them, at points and at cells."""
+    """Check every prepared case; return how many rows one case has at points and at cells."""
     cases = sorted(out.glob("cases/*/case.json"))
     assert len(cases) == entry["cases"]
     for case in cases:

@@ -82,7 +82,7 @@ def test_columns_of_one_name_are_one_only_where_they_are_the_same(tmp_path: Path
 
 
 DECK = Path(__file__).with_name("elements.inp").read_text()
-"""One element of each type, in a row; results of two steps as text."""
+"""A deck with one element of each type, in a row; it requests results of two steps as text."""
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ def read_quietly(path: Path, result: Path) -> None:
 
 
 def test_mutated_meshes_are_read_or_refused(tmp_path: Path) -> None:
-    """Each is read in a fork, which has VTK imported; a truncated binary .ply crashes VTK's reader by a signal."""
+    """Each file is read in a forked process that has VTK imported, because a truncated binary .ply crashes VTK."""
     rng, refused, crashed = np.random.default_rng(0), 0, 0
     for name, content in broken_files(tmp_path).items():
         for _ in range(3):

@@ -121,7 +121,7 @@ def test_made_cases_are_kept_and_a_torn_one_is_made_again(solved: Path) -> None:
 
 @pytest.mark.nightly
 def test_the_study_trains_on_them_and_goes_on_where_it_stopped(solved: Path, tmp_path: Path) -> None:
-    """One update of one model makes the metrics, the table and the pictures; a second start makes nothing."""
+    """The study makes metrics, a table and pictures after one update of one model; a second start repeats nothing."""
     words = [sys.executable, str(EXAMPLE.with_name("study.py")), str(solved), str(tmp_path), "--models", "upt",
              "--seeds", "1", "--few", "0", "--length", "0.0005", "trainer.effective_batch_size=2",
              "dataset.geometry_points=128",

@@ -83,7 +83,7 @@ def test_a_sample_holds_what_its_contract_says(source: Path, prepared: Path) -> 
 
 
 def test_rows_of_a_set_belong_together(source: Path, prepared: Path) -> None:
-    """All arrays of a set are shuffled alike."""
+    """All arrays of a set are shuffled in the same order."""
     sample, mesh = samples(prepared)["run_0"], pyvista.read(source / "run_0/surface.vtp")
     _, y, z = sample["surface_points"].T
     length = 0.8

@@ -27,7 +27,7 @@ WRITE_STEPS = Path(__file__).with_name("write_steps.py")
 
 
 def by_vtk(path: Path) -> None:
-    """Write in a fresh process: in an old one, VTK's Exodus writer sometimes crashes."""
+    """Write in a new process, because VTK's Exodus writer sometimes crashes in a process that has used VTK before."""
     subprocess.run([sys.executable, WRITE_STEPS, path, *map(str, TIMES)], check=True, timeout=100)
 
 

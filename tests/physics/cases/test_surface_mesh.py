@@ -49,7 +49,7 @@ def test_faces_wound_inwards_are_turned_over(faces) -> None:
 
 @pytest.mark.parametrize("faces", SHAPES.values(), ids=SHAPES.keys())
 def test_a_linear_pressure_pushes_as_gauss_says(faces) -> None:
-    """By Gauss, ∮ p n dA over a closed surface is ∇p times the volume, and its moment that of ∇p at the centroid."""
+    """By Gauss, ∮ p n dA over a closed surface is ∇p times the volume; this force acts at the centroid."""
     gradient = np.array([3.0, -1.0, 7.0])
     moved = POINTS + np.array([0.3, 0.7, -0.2])
     force, moment = pressure_force(moved, faces, moved @ gradient - 11)
@@ -108,7 +108,7 @@ def test_points_share_the_areas_of_their_cells() -> None:
 
 
 def test_half_a_body_looks_outwards_too() -> None:
-    """Half a sphere, cut at a plane of symmetry and open there."""
+    """The body is half a sphere, open at its plane of symmetry."""
     half = pyvista.Sphere(theta_resolution=24, phi_resolution=24).clip("y", invert=False)
     centres, vectors = polygon_geometry(*arrays(half.extract_surface(algorithm="dataset_surface")))
     assert not looks_inwards(centres, vectors)

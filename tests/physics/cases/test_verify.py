@@ -1,4 +1,4 @@
-"""Modified prepared data stop training, and a run resumes only with the data that it began with."""
+"""Training is refused if prepared data were modified, and a run resumes only with the data that it began with."""
 
 import random
 import shutil

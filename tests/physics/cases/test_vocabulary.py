@@ -39,7 +39,7 @@ WITHOUT = (
     "Temperatura (T)",
     "drag (Re)",
 )
-"""The last three: OpenFOAM's front part of a coefficient, a symbol, and pint's ronnaelementary_charge."""
+"""Names without a unit. The last three: OpenFOAM's part of a coefficient, a symbol, pint's ronnaelementary_charge."""
 UNITS = {
     **{name: (name, "") for name in WITHOUT},
     "hole radius [mm]": ("hole radius", "mm"),

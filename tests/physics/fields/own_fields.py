@@ -90,7 +90,7 @@ class OnlyLoss(Task):
 
 
 class OwnError(FieldsTask):
-    """A user's task on fields with error metrics of its own."""
+    """A user's task on fields that defines its own error metrics."""
 
     def metrics(self, predictions, batch):
         return {"loss": self._sample_loss(predictions, self.prepare(batch))}

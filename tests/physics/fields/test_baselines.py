@@ -100,7 +100,7 @@ def beams() -> tuple[FieldsTask, list[dict[str, torch.Tensor]]]:
 
 
 def test_where_cases_have_parameters_two_more_baselines_read_them(beams) -> None:
-    """Each beats the baseline that it refines, since the load cannot be seen in the shape."""
+    """Each beats the baseline that reads only the shape, because the load does not show in the shape."""
     task, samples = beams
     weights = torch.get_rng_state()
     scores = score_baselines(task, samples, range(30), samples[30:])

@@ -261,7 +261,7 @@ def test_a_weight_of_forces_that_cannot_be_integrated_is_refused(scalars) -> Non
 
 
 def test_lift_of_a_hemisphere_on_the_ground() -> None:
-    """Cp = 1 − 9/4 sin²θ on the sphere gives C_L = 11/16 on the area πR² (the embedded data's closed form)."""
+    """Cp = 1 − 9/4 sin²θ on the sphere gives C_L = 11/16 with reference area πR² (closed form of the embedded data)."""
     task = make_task(scalars=LIFT)
     polar, azimuth = (np.arange(400) + 0.5) / 400 * np.pi, (np.arange(400) + 0.5) / 400 * np.pi
     theta, phi = np.meshgrid(polar, azimuth, indexing="ij")
@@ -291,7 +291,7 @@ def test_wrong_predictions_are_refused_not_broadcast(predictions, message) -> No
 
 
 def test_padding_counts_nothing_in_loss_and_metrics() -> None:
-    """In a batch with differing numbers of points, each sample's score is the same as alone."""
+    """In a batch with differing numbers of points, each sample gets the same score as in a batch of its own."""
     areas = {"surface_normals": torch.ones(11, 3), "surface_area": torch.ones(11), "area": torch.ones(1)}
     task = make_task(scalars=LIFT)
     samples = [{**sample, **areas} for sample in make_samples(2)]
@@ -349,7 +349,7 @@ UNDEFINED = {
 
 @pytest.mark.parametrize(("prediction", "truth", "undefined", "words"), UNDEFINED.values(), ids=UNDEFINED)
 def test_scores_that_are_undefined_are_said_in_words(prediction, truth, undefined, words) -> None:
-    """The embedded flow has no drag: C_D is 0 for every shape, and a NaN would explain nothing."""
+    """The embedded flow has C_D = 0 for every shape, so some scores are undefined; NaN would explain nothing."""
     found, note = measure_scalar(prediction, truth, truth)
     assert {name for name, value in found.items() if value is None} == undefined
     assert words in note

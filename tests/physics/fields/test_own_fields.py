@@ -1,4 +1,4 @@
-"""A user's fields without any Python code; each case is a problem that a user met."""
+"""Users define fields without Python code; each case is a problem that a user had."""
 
 import functools
 import json

@@ -2,7 +2,7 @@
 
     python -m tests.physics.models.make_curves [MODEL ...]
 
-A change that alters the learned weights makes new curves, and the changelog says why.
+If a change alters the learned weights, make new curves and give the reason in the changelog.
 """
 
 import json

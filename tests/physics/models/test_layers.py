@@ -25,7 +25,7 @@ def random(*shape, scale=1.0, seed=0):
 
 
 def phases(point, width):
-    """Return the angles by the written rule: ω_k = 10000^(−2k/m), axis after axis."""
+    """Return the angles by the published formula: ω_k = 10000^(−2k/m), axis after axis."""
     m = max(even for even in range(0, width + 1, 2) if even <= width / len(point))
     return [[x * 10000 ** (-2 * k / m) for k in range(m // 2)] for x in point]
 

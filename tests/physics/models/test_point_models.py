@@ -48,7 +48,7 @@ def points(count, seed, batch=2):
 
 
 def query_set(prefix, count, seed):
-    """Return a set's points with the other inputs known at them."""
+    """Return a set's points and the other inputs at these points."""
     entries = {f"{prefix}_points": points(count, seed), f"{prefix}_normals": draw(count, 3, seed + 100) - 0.5}
     return entries | ({"volume_sdf": draw(count, 1, seed + 200).squeeze(-1)} if prefix == "volume" else {})
 
@@ -156,7 +156,7 @@ def test_the_shape_is_seen(kind):
 @KINDS
 @pytest.mark.parametrize("fewer", ["geometry", "surface", "volume", "anchor_surface", "anchor_volume", "every"])
 def test_samples_of_differing_numbers_of_points_share_a_batch(kind, fewer):
-    """Padded and masked, each sample gets the same prediction as alone."""
+    """In a padded batch with masks, each sample gets the same prediction as in a batch of its own."""
     model, samples = small_model(kind), []
     batch = make_batch(anchors=None if fewer in ("surface", "volume") else 13)
     for i in range(2):

@@ -28,7 +28,7 @@ RELEASED = Path(__file__).parents[2] / "checkpoints" / "released" / "0.1.0" / "e
 
 
 class MakesFolder:
-    """A class that creates a folder when unpickled."""
+    """Creates a folder when it is unpickled."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -122,7 +122,7 @@ def test_an_export_is_replaced_only_when_asked(export, noether) -> None:
 
 
 def test_arrays_that_do_not_fit_are_told_in_a_sentence(export) -> None:
-    """Tested with the graph, whose guards would fail, and with the weights alone, whose layers would."""
+    """This is tested with the graph, whose guards would fail, and with the weights alone, whose layers would fail."""
     kind, folder = export
     for model in (load_exported(folder, trust=True), load_exported(folder)):
         arrays = {name: np.zeros([50 if n < 0 else n, *rest]) for name, (n, *rest) in model.inputs.items()}

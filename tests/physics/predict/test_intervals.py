@@ -35,7 +35,7 @@ CAR = str(REPOSITORY / "examples" / "car.stl")
 
 def test_one_value_a_case_gives_the_ordinary_quantile() -> None:
     found = conformal_quantiles([np.array([float(k)]) for k in range(19)])
-    # The k-th of 19 values, k = ⌈20 · level⌉; above 95 %, 19 values are too few.
+    # The quantile is the k-th of 19 values, k = ⌈20 · level⌉; above 95 %, 19 values are too few.
     assert [found[level - 1] for level in (5, 50, 90, 95)] == [0.0, 9.0, 17.0, 18.0]
     assert np.isinf(found[95:]).all()
     assert highest_level(19) == 95

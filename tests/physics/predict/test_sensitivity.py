@@ -43,12 +43,12 @@ def half_ellipsoid(polar: int = 9, azimuth: int = 10) -> tuple[np.ndarray, np.nd
 
 
 DIRECTIONS, QUADS = half_ellipsoid()
-# No ties: results have a kink where two points are equally far out or equally near.
+# Avoid ties: results have a kink where two points are equally far out or equally near.
 POINTS = DIRECTIONS * [0.9, 1.0, 2.0] + np.random.default_rng(2).normal(0, 0.01, DIRECTIONS.shape)
 
 
 def model_of(kind: str, learned: int) -> TrainedModel:
-    """Return an untrained model in float64 of a field, an output of the case, a scalar and a parameter."""
+    """Return an untrained float64 model that predicts a field, an output of the case and a scalar, from a parameter."""
     torch.manual_seed(0)
     size = "model.dim=48 model.heads=2 " + SIZES.get(kind, "model.depth=2")
     config = load_config([f"model={kind}_small", *size.split(), "dataset.points_per_update={surface: 32, volume: 32}"])
