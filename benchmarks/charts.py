@@ -3,8 +3,8 @@
     python benchmarks/charts.py [FOLDER]
 
 Reads FOLDER/*.json (default: benchmarks/results/bench). Writes docs/images/performance-*.svg, the part of
-docs/performance.md between the two marker comments, and FOLDER/table.md. Missed goals are shown just like met ones:
-the table has every row with a goal.
+docs/performance.md between the two marker comments, and FOLDER/table.md. The table has every row with a goal, whether
+the goal is met or missed.
 """
 
 import json

@@ -2,11 +2,11 @@
 
     python benchmarks/checkpoint.py [FOLDER] [--rounds N] [--millions N] [--json FILE]
 
-Three arms take turns, each making the same number of updates: without a checkpoint, with a torch.save in the first
-update, and with a noether checkpoint there (copied to a staging buffer, then written, hashed, flushed and renamed in
-the background). The time lost is an arm's time minus that of the arm without a checkpoint in the same round. torch.save
-neither flushes to disk nor hashes. FOLDER should be on a disk, not in memory. Updates compute on one thread, so that
-the writing thread does not compete with them for cores.
+Three variants take turns, each making the same number of updates: without a checkpoint, with a torch.save in the first
+update, and with a noether checkpoint in the first update (copied to a staging buffer, then written, hashed, flushed and
+renamed in the background). The time lost is a variant's time minus that of the variant without a checkpoint in the same
+round. torch.save neither flushes to disk nor hashes. FOLDER should be on a disk, not in memory. Updates compute on one
+thread, so that the writing thread does not compete with them for cores.
 """
 
 import os
@@ -30,7 +30,7 @@ from noether.launch.processes.context import WorkerContext
 from noether.runs.metrics import Metric
 
 SECONDS = 4.0
-"""The length of an arm: longer than the write, so that the whole cost of the write falls within the arm."""
+"""The duration of a variant: longer than the write, so that it includes the whole cost of the write."""
 
 
 class Nothing(Task):
@@ -81,7 +81,7 @@ class Arms:
         return time.perf_counter() - started, longest
 
     def torch_save(self) -> None:
-        """Save as most programs do: while the loop waits."""
+        """Save as most programs do: the loop waits until the file is written."""
         content = {"model": self.state.model.state_dict(), "optimizer": self.state.optimizer.state_dict()}
         torch.save(content, self.folder / "torch.pt")
 

@@ -2,8 +2,9 @@
 
     python benchmarks/clock.py [--rounds N] [--json FILE]
 
-Counts the clock's calls in one update of the loop, times a hundred thousand calls, and compares their product with the
-time of the update: 30,000 parameters, 20 samples, a millisecond. The share is smaller for a larger model.
+Counts the clock's calls in one update of the loop, multiplies the count by the time of a call (measured over a hundred
+thousand calls), and divides by the time of the update (30,000 parameters, 20 samples: about a millisecond). For a
+larger model, the share is smaller.
 """
 
 import tempfile

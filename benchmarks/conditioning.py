@@ -34,7 +34,7 @@ NORMS, TOKEN = "adaptive norms", "token"
 
 
 class TokenUPT(UPT):
-    """A UPT that reads the parameters of a case only as one more token beside the supernodes."""
+    """A UPT that reads the parameters of a case only from an additional token beside the supernodes."""
 
     conditioned = property(lambda self: False)
 
@@ -54,7 +54,7 @@ class TokenUPT(UPT):
 
 
 def config_of(kind: str, options: argparse.Namespace, seed: int) -> RunConfig:
-    """Return the run's configuration: the same settings for both, with the token's model named by its path."""
+    """Return the configuration of a run; the two kinds differ only in the model."""
     lines = [*(options.settings or CARS), f"trainer.max_updates={options.updates}", f"seed={seed}"]
     settings = compose_settings(["model=upt_small", *lines])
     if kind == TOKEN:

@@ -3,9 +3,10 @@
     python benchmarks/decades.py FOLDER [--cases N] [--updates N] [--seeds N] [--json FILE]
 
 Writes cases to FOLDER: the heat flux around a point source, q = Q r / (4π (r² + e²)^1.5) with e = 1.5 mm, at 4,096
-points of a box of 0.1 m, with a random source position and Q in each case. The map drafted for them has the scaling.
-The default model learns the flux with that scaling and with standardised values, in equally many updates. Two errors
-over the test split: relative L2, dominated by the points near the source, and the points' median |error| / |truth|.
+points of a box of 0.1 m, with a random source position and Q in each case. The drafted map of these cases selects this
+scaling. The default model learns the flux with this scaling and with standardised values, in the same number of
+updates. Prints two errors over the test split: relative L2, which the points near the source dominate, and the median
+of |error| / |truth| over the points.
 """
 
 import argparse

@@ -2,15 +2,17 @@
 
     python benchmarks/gpu.py [--ranks 1 2 …] [--models MODEL …] [--json FILE] [--page FILE]
 
-UPT, AB-UPT, Transformer and Transolver at their published sizes and protocol: one sample per update and device, 3,586
-surface points, 4,096 volume points, Lion and EMA weights, with the updates that `noether train` makes (DDP over NCCL
-with several ranks). Each in float32 and bf16, eager and compiled. Reported: updates and samples a second, arithmetic a
-second as torch counts it (matrix products and attention, forward and backward), its share of the measured rate of
-square matrix products in that precision, the peak memory of a rank, and the rate of large copies in device memory.
+Measures UPT, AB-UPT, Transformer and Transolver at their published sizes and protocol (one sample per update and
+device, 3,586 surface points, 4,096 volume points, Lion and EMA weights), in float32 and bf16, eager and compiled, with
+the updates that `noether train` makes (DDP over NCCL with several ranks). Reports updates and samples per second,
+floating-point operations per second as torch counts them (matrix products and attention, forward and backward), their
+share of the measured rate of square matrix products in that precision, peak memory per rank, and the rate of large
+copies in device memory.
 
 `transolver_all_points` is Transolver on all 32,186 points of a car. Its public recipe takes 8 to 10 hours for 789
-samples and 200 epochs at one sample per update on one A100: 4.4 to 5.5 updates a second, including data loading. Here
-the batches are already on the device, and the built-in flow replaces the cars: only the tensors' shapes matter.
+samples and 200 epochs at one sample per update on one A100: 4.4 to 5.5 updates a second, including data loading. In
+this benchmark, batches are already on the device, and the built-in flow replaces the cars, because only the tensors'
+shapes matter.
 
 By default it measures 1 rank and then all GPUs. Without a GPU it prints an error and exits with 2;
 `--device cpu --tiny` runs the same code on a CPU at a size that takes seconds.

@@ -6,11 +6,12 @@ The ranks are forked from a process that has loaded torch and do almost no work,
 machine. What is measured is the control path: launcher, store, agreed stop, watcher. There are two launches for each
 number of ranks: one ends with an agreed stop; in the other the last rank is killed. All times are in seconds.
 
-- meet: from the launch until the last rank has joined the process group (gloo's mesh included);
-  after_arrival: the part of it after the last rank has started.
+- meet: from the launch until the last rank has joined the process group (including gloo's mesh);
+  after_arrival: the part of `meet` after the last rank has started.
 - boundary: one stop check while no rank wants to stop; barrier, object: one barrier, one broadcast (median of twenty).
 - agree: from the signal at one rank until the last rank has stopped.
-- descriptors, memory (proportional set size, MB): of rank 0, and the others' median; gloo uses `mesh` descriptors.
+- descriptors, memory (proportional set size, MB): of rank 0, and the median of the other ranks; mesh: the number of
+  descriptors that gloo uses.
 - noticed, gone: from the kill until the launcher reports it (after waiting two seconds for other ranks' reports), and
   until every process is gone.
 """

@@ -3,7 +3,7 @@
     python benchmarks/launch.py [--workers 2 8] [--rounds N] [--no-lightning] [--one-rank] [--run] [--json FILE]
 
 1. A script that initialises gloo, makes one all-reduce and ends: `noether run` against torchrun, with the CPU time of
-   all processes, in 1, 2 and 8 ranks. `noether run` refuses more than two ranks per core, so it is shown more cores.
+   all processes, in 1, 2 and 8 ranks. `noether run` refuses more than two ranks per core, so more cores are faked.
 2. One all-reduce and one DDP step in each of --workers gloo ranks: torchrun with torch's DDP and AdamW, noether with
    the versions that `noether train` uses, which do not import torch's compiler.
 3. A whole command of one update in two ranks: `noether train` with its plan, data check, evaluation, checkpoint and
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from record import REPOSITORY, at_least_one, finish, parser, row, told
 
-if TYPE_CHECKING:  # At run time, torchrun's arm must not load noether, nor noether's launcher torch.
+if TYPE_CHECKING:  # At run time, torchrun's variant must not import noether, nor noether's launcher torch.
     import torch
 
     from noether.launch.processes.context import WorkerContext
@@ -145,7 +145,7 @@ def start_script(marks: str) -> None:
 
 
 def run_with_cores_for(workers: int) -> None:
-    """Run `noether run` with a core faked for each rank, because it refuses more than two ranks per core."""
+    """Run `noether run` with one fake core for each rank, because it refuses more than two ranks per core."""
     from noether.cli.entry import main
 
     os.sched_getaffinity = lambda pid: set(range(workers))

@@ -2,11 +2,14 @@
 
     python benchmarks/loop.py [--ranks 1 2] [--rounds N] [--updates N] [--json FILE]
 
-The model is tiny (30,000 parameters, 20 samples per update), so that the loop's own cost shows most; each rank has one
-thread. Arms are processes that take turns. noether: logging to console and file every 10 updates, and a checkpoint at
-the end of each turn. raw: DataLoader, AdamW with torch's defaults or fused, clipping, the loss read every 10 updates.
-Lightning with its defaults (progress, logger, checkpoints), and with everything off. accelerate. Two ranks use DDP over
-gloo. Last, noether's loop against a raw loop on the model and data of `make train`. Ratios are of CPU time, averaged
+The model is tiny (30,000 parameters, 20 samples per update), so that the loop's own cost dominates; each rank has one
+thread, and two ranks use DDP over gloo. Each variant is a process, and the variants take turns:
+
+- noether, which logs to console and file every 10 updates and saves a checkpoint at the end of each turn;
+- a raw loop: DataLoader, AdamW with torch's defaults or fused, clipping, and the loss read every 10 updates;
+- Lightning with its defaults (progress, logger, checkpoints), and with everything off; accelerate.
+
+Last, noether's loop is compared with a raw loop on the model and data of `make train`. Ratios are of CPU time, averaged
 over the ranks, because other work on the machine disturbs it least.
 """
 
@@ -98,7 +101,7 @@ class Regression(Task):
 
 
 class NobodyStops:
-    """A no-op in place of the agreed stop, whose cost benchmarks/stop.py measures."""
+    """Replaces the agreed stop by a no-op, because benchmarks/stop.py measures the cost of the agreed stop."""
 
     def agreed(self) -> int:
         """Return 0: no rank stops."""
@@ -329,7 +332,7 @@ def free_port() -> int:
 
 
 def arm_of(name: str, ranks: int) -> None:
-    """Run an arm, or one rank of it; rank 0 starts the other ranks."""
+    """Run a variant, or one of its ranks; rank 0 starts the other ranks."""
     torch.set_num_threads(1)
     others = []
     if ranks > 1 and "RANK" not in os.environ:
@@ -354,7 +357,7 @@ def arm_of(name: str, ranks: int) -> None:
 
 
 def numbers(ranks: int) -> Iterator[int]:
-    """Yield, on every rank, the numbers of updates that rank 0 reads from stdin; end at 0 or at the end of stdin."""
+    """Yield, on every rank, each number of updates that rank 0 reads from stdin; end at 0 or at the end of stdin."""
     rank = this_rank()[0]
     while True:
         line = sys.stdin.readline() if rank == 0 else "0"
@@ -367,7 +370,7 @@ def numbers(ranks: int) -> Iterator[int]:
 
 
 def together(prepare: Callable[[int], Turn], updates: int) -> Turn:
-    """Return a turn that all ranks begin together; its CPU and wall times are the means over the ranks."""
+    """Return a turn that all ranks begin at the same time; its CPU and wall times are means over the ranks."""
     turn = prepare(updates)
     dist.barrier()
 
@@ -382,7 +385,7 @@ def together(prepare: Callable[[int], Turn], updates: int) -> Turn:
 
 
 def compare(names: list[str], ranks: int, rounds: int, updates: int) -> list[dict[str, Any]]:
-    """Measure the first arm against each of the others; return the result rows."""
+    """Measure the first variant against each of the others; return the result rows."""
     arms = {name: Arm("loop.py", name, str(ranks)) for name in names}
     try:
         for arm in arms.values():

@@ -103,7 +103,7 @@ def difference(theirs: nn.Module, run: Run, batch: Any) -> float:
 
 
 def arm_of(kind: str, model: str, size: str, points: int) -> None:
-    """Run an arm: `ours`, `plain` or `physicsnemo`; a suffix `-predict` times predictions instead of updates."""
+    """Run a variant: `ours`, `plain` or `physicsnemo`; the suffix `-predict` times predictions instead of updates."""
     what, _, predicts = kind.partition("-")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     if what == "ours":

@@ -1,4 +1,4 @@
-"""Compare how well the four models learn the built-in flow in equally many updates, and at what cost.
+"""Compare how well the four models learn the built-in flow in the same number of updates, and the cost of each.
 
     python benchmarks/models.py [--updates N] [--seeds N] [--published] [--out FOLDER] [SETTING=VALUE ...]
 
@@ -58,7 +58,7 @@ def this_device() -> Group:
 
 @dataclass
 class Contender:
-    """A model in training: `seconds` has the time of each update, `curve` pairs of update and each field's error."""
+    """A model in training. seconds: the time of each update. curve: pairs (update, the error of each field)."""
 
     config: RunConfig
     group: Group

@@ -50,7 +50,7 @@ class Study:
         return {name: value for name, value in found.items() if name.endswith("/relative_l2") and name.count("/") == 1}
 
     def seconds(self, run: Path) -> float:
-        """Return the seconds per update, summed over data, forward, backward and optimiser."""
+        """Return the seconds per update: the sum for data, forward pass, backward pass and optimiser."""
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         # A resumed run has a row for each attempt.
         own = max((row for row in rows if row["kind"] == "time_use"), key=lambda row: row["updates"])

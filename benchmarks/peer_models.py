@@ -32,7 +32,7 @@ NAMES = {
     "mlp.expand.": "ln_mlp1.1.layers.0.",
     "mlp.contract.": "ln_mlp1.1.layers.2.",
 }
-"""Transolver's weights: parts of their names in noether, and in PhysicsNeMo."""
+"""Transolver's weights: pairs of a part of the name in noether and the same part in PhysicsNeMo."""
 
 
 class PhysicsNeMoTransolver(nn.Module):
@@ -62,7 +62,7 @@ class PhysicsNeMoTransolver(nn.Module):
 
 
 def _renamed(weights: dict[str, Tensor], depth: int) -> dict[str, Tensor]:
-    """Return noether's weights as PhysicsNeMo names them: no placeholder; query, key and value in one matrix."""
+    """Return noether's weights under PhysicsNeMo's names, without the placeholder, with query, key and value joined."""
     last = f"blocks.{depth - 1}.ln_mlp2"
     found = {
         f"{last}.{place}.{kind}": weights.pop(f"{name}.{kind}")

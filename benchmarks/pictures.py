@@ -2,8 +2,9 @@
 
     make pictures        (builds the site first; `python benchmarks/pictures.py --only watch` makes only some)
 
-Trains thirty short runs, about ten minutes on two idle cores, into `--keep` (build/pictures), where a second call finds
-them again. `--out` is the folder for the pictures. Needs the extra `dev` and Debian's chromium.
+Trains thirty short runs, which takes about ten minutes on two idle cores. The runs are kept in `--keep`
+(build/pictures), and a second call uses them again. `--out` is the folder for the pictures. Needs the extra `dev` and
+Debian's chromium.
 """
 
 import argparse
@@ -37,7 +38,7 @@ LIMIT_MS = 120_000
 class Shot:
     """A screenshot of the live page: its file, the runs to overlay, and how the page is opened and cropped.
 
-    part: crop from the top of the first element to the top of the second; None: what the window shows.
+    part: the picture is cropped from the top of the first element to the top of the second; None: the whole window.
     """
 
     name: str

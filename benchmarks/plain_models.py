@@ -22,7 +22,7 @@ FIELDS = {"surface_points": ("surface_pressure", 0, 1), "volume_points": ("volum
 
 
 def rotary(points: Tensor, width: int) -> Positions:
-    """Return cosines and sines (B, 1, N, width / 2) of the three axes' angles, padded with angles of 0."""
+    """Return the cosines and sines (B, 1, N, width / 2) of the rotary angles of the three axes, padded with angle 0."""
     m = width // 6 * 2
     frequencies = 10_000.0 ** (-2 * torch.arange(m // 2, device=points.device) / m)
     angles = (points[..., None] * frequencies).flatten(-2)
@@ -279,7 +279,7 @@ class SliceAttention(nn.Module):
 
 
 def points_and_known(batch: Batch) -> tuple[Tensor, Tensor, dict[str, int]]:
-    """Return both sets' positions (B, N, 3), distances and directions (B, N, 4), and each set's number of points."""
+    """Return both sets' points (B, N, 3), their distances and directions (B, N, 4), and each set's point count."""
     points, sizes = points_of(batch)
     surface, volume = sizes.values()
     zeros = points.new_zeros(len(points), surface, 1)

@@ -2,8 +2,8 @@
 
     python benchmarks/plan.py [--ranks N] [--rounds N] [--json FILE]
 
-The plan is made from Slurm's variables alone, as on a cluster's first node, with 8 tasks per node and a node list like
-node[00001-08192]. The two steps take turns. Seconds are CPU time of the whole command.
+The plan is made only from the variables that Slurm sets on a cluster's first node, with 8 tasks per node and a node
+list like node[00001-08192]. The two steps take turns. Times are CPU seconds of the whole command.
 """
 
 import os

@@ -3,8 +3,8 @@
     python benchmarks/prepare.py [--rounds 3] [--cases 12] [--points 2000000] [--json FILE.json]
 
 One process and two processes take turns. Each process is `noether data prepare --workers 1` on cases of random points
-with pressure and velocity. Rows: the speed of two processes over one, the CPU time per million points (the process and
-its worker together, including reading and startup), and the disk space per million points.
+with pressure and velocity. Reports the speed of two processes divided by that of one, the CPU time per million points
+(of the process and its worker, including reading and startup), and the disk space per million points.
 """
 
 import resource

@@ -1,4 +1,4 @@
-"""Measure what `trainer.recompute` saves and costs: memory and time of an update with and without recomputation.
+"""Measure the memory that `trainer.recompute` saves in an update, and the time that it costs.
 
     python benchmarks/recompute.py [MODEL ...] [--points N] [--rounds N] [--json FILE]
 
@@ -20,7 +20,7 @@ from noether.training.update import Updater
 
 
 def arm_of(kind: str, model: str, points: int) -> None:
-    """Run an arm: `with` or `without` recomputation."""
+    """Run a variant: `with` or `without` recomputation."""
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     keep_freed_memory()
     run, config, batches = model_time.prepared(model, "published", points)

@@ -1,4 +1,4 @@
-"""Shared code of the benchmarks: machine details, rows of results and their spread, arms as processes, result files.
+"""Shared code of the benchmarks: describe the machine, run each variant in its own process, and write results.
 
 A result is `{"benchmark", "machine", "command", "rows"}`. A row has `what` and the `median`, `low` and `high` of its
 rounds; a row with a goal also has `goal` and `at_least` (true if the goal is a lower bound).
@@ -25,7 +25,7 @@ ABOUT = {"world_size": 1, "effective_batch_size": 1, "micro_batch_size": 1, "upd
 
 
 def machine() -> dict[str, Any]:
-    """Return what results depend on: processor, cores, load, GPUs, versions, and the date."""
+    """Return the facts that results depend on: processor, cores, load, GPUs and versions; also the date."""
     import torch
 
     name = platform.processor() or platform.machine()
@@ -132,7 +132,7 @@ def cpu_seconds(
 
 
 class Arm:
-    """A process that reads numbers of updates and answers each with its measurements as a line of JSON."""
+    """A process that runs a variant: it reads a number of updates and prints its measurements as a line of JSON."""
 
     def __init__(self, script: str, *words: str, threads: int = 1) -> None:
         path = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "benchmarks")))
@@ -180,12 +180,12 @@ def peak_mib() -> float:
 
 
 def serve(prepare: Any, asked: Any = None) -> None:
-    """Run an arm: for each requested count, make that many updates; print ms per update and peak memory as JSON.
+    """Run a variant: for each requested count, make that many updates; print ms per update and peak memory as JSON.
 
     Args:
-        prepare: called with a number of updates, untimed; returns a function that makes them. That function may return
-            the (CPU seconds, wall seconds) of the updates, if it also does other work; otherwise the call is timed.
-        asked: the numbers of updates; None to read them from stdin, one per line.
+        prepare: is called with a count, untimed, and returns a function that makes that many updates. If this function
+            also does other work, it returns the (CPU seconds, wall seconds) of the updates; else its call is timed.
+        asked: the counts; None to read them from stdin, one per line.
     """
     started = peak_mib()
     prepare(2)()

@@ -1,10 +1,10 @@
-"""Measure the cost of agreeing on whether to stop: an update of 5 ms with the agreement against one without.
+"""Measure the cost of the agreed stop: an update of 5 ms with the check for a stop against an update without it.
 
     python benchmarks/stop.py [--workers N] [--rounds N] [--json FILE]
 
-Each update computes for about 5 ms and reduces a gradient of 100,000 numbers, so that both arms keep the ranks in step.
-Blocks of 200 updates take turns: without, with, without. A block with the agreement is compared with the mean of its
-two neighbours, which cancels a slow drift of the machine. The ratio of the two neighbours shows the noise.
+Each update computes for about 5 ms and reduces a gradient of 100,000 numbers, which keeps the ranks in step with and
+without the check. Blocks of 200 updates take turns: without, with, without. A block with the check is compared with the
+mean of its two neighbours, which cancels a slow drift of the machine. The ratio of the two neighbours shows the noise.
 """
 
 import os

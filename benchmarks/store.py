@@ -5,7 +5,7 @@
 A case with pressure and velocity is written as a .vtu file, prepared as by `noether data prepare` (time and peak memory
 are reported), and then read: 8,192 random points with all their arrays. Warm: the median of 200 draws. Cold: the median
 of 10, each after telling the kernel to drop the files' pages (posix_fadvise). Slow reads stop after 20 s. "Of a core"
-is the CPU time of a warm read, which a busy machine changes little. The store reads one contiguous piece of each array;
+is the CPU time of a warm read, which hardly depends on other load. The store reads one contiguous piece of each array;
 .npy files and Zarr keep the mesh's order of points and are indexed at random. Zarr is also read in one contiguous
 piece, as if its points had been shuffled beforehand.
 """

@@ -1,4 +1,4 @@
-"""Compare models trained on prepared cases in equal CPU time, also with baselines that need no surrogate model.
+"""Compare models that are trained on prepared cases for equal CPU time; include baselines without a surrogate model.
 
     python benchmarks/surrogates.py FOLDER --cases PREPARED [--models MODEL …] [--seeds N] [--seconds N]
 

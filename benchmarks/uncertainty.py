@@ -2,13 +2,13 @@
 
     python benchmarks/uncertainty.py RUN [RUN …] [--rounds CARS] [--pool CARS]
 
-Prints the cosine between the gradient of the model's lift with respect to a test car's three semi-axes and the exact
-gradient from potential flow, both on a fixed reference area: median and range over the cars (30, or `--rounds`). Also
-prints how well the distance from the training shapes separates these cars from equally many for which half length,
-height, half width or yaw is outside its training range, by 10 to 50 % or 25 to 100 % of the range's width: the AUROC,
-and the share of cars that `predict` warns of.
-`--pool` instead measures the prediction intervals of all runs together, without depending on one draw of cars: from a
-pool of further unseen cars, 60 calibrate the intervals and 100 others test their coverage, in 300 random deals.
+Compares two gradients of a test car's lift with respect to its three semi-axes, on a fixed reference area: the model's
+and the exact one of potential flow. Prints the median and range of their cosine over the cars (30, or `--rounds`).
+Also tests how well the distance from the training shapes separates these cars from as many unusual cars, whose half
+length, height, half width or yaw is outside its training range by 10 to 50 % or 25 to 100 % of the range's width:
+prints the AUROC, and the share of cars for which `predict` warns.
+`--pool` instead measures the prediction intervals of all runs together. To average over draws of cars, 300 times 60
+cars of a pool of further unseen cars calibrate the intervals and 100 others test their coverage.
 """
 
 from dataclasses import replace
@@ -49,7 +49,7 @@ def half_sphere(polar: int = 40, azimuth: int = 48) -> tuple[np.ndarray, np.ndar
 
 
 def exact_gradient(car: EllipsoidCar) -> np.ndarray:
-    """Return the gradient (3,) of lift by half width, height and half length, on the car's fixed reference area."""
+    """Return the gradient (3,) of lift with respect to half width, height and half length, at fixed reference area."""
     gradient = np.empty(3)
     for axis in range(3):
         lifts = []
@@ -69,18 +69,18 @@ def cars_of(run: LoadedRun) -> EllipsoidDatasetConfig:
 
 
 def cosine_of_lift(run: LoadedRun, car: EllipsoidCar) -> float:
-    """Return the cosine between the model's gradient of lift by the semi-axes and the exact gradient."""
+    """Return the cosine between the model's and the exact gradient of lift with respect to the semi-axes."""
     directions, faces = half_sphere()
     shape = Shape.of_mesh(car.to_world(directions * car.semi_axes), faces)
     found = sensitivity(run.trained, shape, "lift_coefficient", {}, 16384)
-    # A surface point is A s: its derivative by the semi-axis k is s_k along the body's axis k.
+    # A surface point is A s, so its derivative with respect to semi-axis k is s_k along the body's axis k.
     own = np.array([np.sum(found.points * car.to_world(directions * np.eye(3)[axis])) for axis in range(3)])
     exact = exact_gradient(car)
     return float(own @ exact / np.linalg.norm(own) / np.linalg.norm(exact))
 
 
 def outside(car: EllipsoidCar, index: int, by: tuple[float, float]) -> EllipsoidCar:
-    """Return the car with one quantity (number `index` modulo 4) outside its range by a share of the range's width."""
+    """Return the car with one quantity, at `index` modulo 4, outside its range by a share of the range's width."""
     name, (low, high) = list(RANGES.items())[index % len(RANGES)]
     rng = np.random.default_rng([index, round(100 * by[1])])
     # Only the yaw may also go below its range: a length that far below could be negative.
@@ -109,7 +109,7 @@ def share_beyond(found: list[float], farthest: float) -> float:
 
 
 def covered_in_deals(run: LoadedRun, cars: int) -> list[dict[str, Any]]:
-    """Return rows of the percent of 100 cars covered by 90 % intervals calibrated on 60 others, over all deals."""
+    """Return rows of the percentage of 100 cars that 90 % intervals cover, calibrated on 60 others, in all deals."""
     pool = cars_of(run).model_copy(update={"train_shapes": 2, "test_shapes": cars, "seed": POOL_SEED})
     folder = prepare_data(run.config.model_copy(update={"dataset": pool, "dataset_root": None}))
     assert folder is not None

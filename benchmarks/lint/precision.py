@@ -39,7 +39,7 @@ export RANK=$((SLURM_PROCID)) WORLD_SIZE=$SLURM_NTASKS
 srun python train.py
 """
 EVERY_RULE = Asked(Site(slurm=22.05), advice=True)
-"""The options behind the verdicts: all advice, and the rules that depend on Slurm's version."""
+"""The options that were used for the verdicts: all advice, and the rules that depend on Slurm's version."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ _NOTE = (yaml.safe_load(LIST.read_text())["note"].strip().split("\n")) if LIST.e
 
 
 def by_rule(scripts: Sequence[Judged]) -> Iterator[str]:
-    """Yield a line for each rule with any findings or misses: the numbers found, false and missed."""
+    """Yield a line for each rule that found or missed anything: the counts of findings, false findings and misses."""
     findings = [(finding.split()[1], verdict) for script in scripts for finding, verdict in script.findings.items()]
     missed = Counter(text.split()[1] for script in scripts for text in script.missed)
     for rule in RULES:

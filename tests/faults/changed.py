@@ -1,10 +1,10 @@
-"""Change the data of a run before it is resumed.
+"""Change the data of a run between a kill and the next start.
 
     python -m tests.faults.changed --cases 150 [--first 0] [--record FILE]
 
-In each case, a run is killed; then its data are changed. The next start must be refused with the code of that change.
-With `accept_changes` it must continue if the data are intact. With the original data it must end bit for bit as the
-undisturbed run.
+In each case, a run is killed; then its data are changed. The next start must be refused with the error code of that
+change. With `accept_changes` the run must continue, if the changed data are intact. With the original data, it must end
+bit for bit like the undisturbed run.
 """
 
 import random
@@ -27,7 +27,7 @@ TESTS = OWN.parents[1]
 
 
 class DataRoom(Room):
-    """Runs on data of one kind; every case starts with a fresh copy of the data."""
+    """A test folder for runs on one kind of data; every case starts with a fresh copy of the data."""
 
     def __init__(self, folder: Path, kind: str) -> None:
         folder.mkdir()
@@ -109,13 +109,13 @@ class DataRoom(Room):
 
 
 def refusal_of(said: str) -> str:
-    """Return the code of a refusal, which ends an unindented line; if there is none, the whole output."""
+    """Return the error code, at the end of an unindented line; if there is no error code, return the whole output."""
     codes = re.findall(r"^\S.*\[([a-z0-9-]+)\]$", said, re.MULTILINE)
     return codes[-1] if codes and NO_TRACEBACK not in said else said
 
 
 class Scene:
-    """The rooms, each created for its first case."""
+    """The test folders, one for each kind of data, created when first needed."""
 
     def __init__(self, folder: Path) -> None:
         import noether.training.start  # noqa: F401

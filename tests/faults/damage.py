@@ -79,7 +79,7 @@ def _exchange(lines: list[bytes], one: int, other: int) -> None:
 
 
 def _value(text: str) -> Callable[[bytes, random.Random], bytes]:
-    """Return a function that replaces one value of `"key": VALUE` or `key: VALUE`, or all of a file without values."""
+    """Return a function that replaces a value in `"key": VALUE` or `key: VALUE`; a file without values is replaced."""
 
     def replace(content: bytes, rng: random.Random) -> bytes:
         places = [i for i in range(len(content)) if content[i : i + 2] == b": "]
@@ -165,7 +165,7 @@ class Case(NamedTuple):
 
 
 class Scene(CalmRoom):
-    """A room with a run in each stage."""
+    """A test folder with a run in each stage."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "tracker.tensorboard=true")
@@ -178,7 +178,7 @@ class Scene(CalmRoom):
         self.evaluated = {name: self.metrics(stage)[1] for name, stage in self.stages.items()}
 
     def _stop(self, name: str) -> None:
-        """Stop a run after it saved everything; it is fast, so the first signals may come too late."""
+        """Stop a run so that it saves everything; retry, because a fast run may end before the signal."""
         for _ in range(20):
             shutil.rmtree(self.folder / name, ignore_errors=True)
             if self._stop_once(name, self.run_folder(name)):

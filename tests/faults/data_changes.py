@@ -1,4 +1,4 @@
-"""The changes that a run's data may undergo between two starts, by kind, each with the code that refuses it."""
+"""Changes of a run's data between two starts, by kind of data, each with the error code that refuses it."""
 
 import shutil
 from collections.abc import Callable
@@ -17,7 +17,7 @@ OTHER_DATA = "resume-other-data"
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a data folder: the code that refuses it, and the function that makes it."""
+    """A change of a data folder: the error code that refuses it, and the function that makes the change."""
 
     code: str
     make: Callable[[Path], object]
@@ -58,7 +58,7 @@ def _other_cars(**how: int) -> Callable[[Path], None]:
 
 
 def _metadata(change: Callable[[dict], object]) -> Change:
-    """Change the content of dataset.json, and update its digest to match."""
+    """Return a Change of the content of dataset.json that also updates its digest."""
 
     def make(folder: Path) -> None:
         about = read_metadata(folder)

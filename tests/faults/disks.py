@@ -2,9 +2,9 @@
 
     python -m tests.faults.disks --cases 200 [--first 0] [--record FILE]
 
-A seed draws one kind of call (open, write, fsync, rename, unlink, mkdir, stat, or any of them), one error, and the
-calls that fail: one, some, or all to the end. The run must succeed or end with a message. The same command, once the
-disk works again, must end with the SHA-256 of the undisturbed run's checkpoint and the same rows. Needs cc.
+A seed draws one kind of call (open, write, fsync, rename, unlink, mkdir, stat, or any of them), one error, and which
+calls fail: one call, some calls, or all calls until the end. The run must succeed or end with a message. When the disk
+works again, the same command must end with the SHA-256 of the undisturbed run's checkpoint and the same rows. Needs cc.
 """
 
 import errno
@@ -40,7 +40,7 @@ def build_shim(folder: Path) -> Path | None:
 
 
 class Scene(CalmRoom):
-    """A room whose process has the library loaded; it does nothing until switched on."""
+    """A test folder whose process has loaded the library, which does nothing until it is switched on."""
 
     def run_case(self, seed: int) -> tuple[str, list[str]]:
         """Train on a failing disk, then on a working one; return a description and a list of failures."""

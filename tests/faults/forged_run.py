@@ -1,4 +1,4 @@
-"""Runs and exports forged by a stranger: settings that name code in every way, pipes and links instead of files."""
+"""Runs and exports forged by an attacker: settings name code in every way, and pipes and links replace files."""
 
 import json
 import os
@@ -52,7 +52,7 @@ NAMES = (
 
 
 class ForgedRun(Subject):
-    """A run of another person: no code that its settings name may be imported."""
+    """A run of another person; no code that its settings name may be imported."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -1,4 +1,4 @@
-"""Freeze one attempt of a run while another trains, then thaw it: the other attempt's files must stay.
+"""Freeze one attempt at a run while another attempt trains, then thaw it: it must not change the other's files.
 
     python -m tests.faults.frozen --cases 100 [--first 0] [--record FILE]
 
@@ -30,7 +30,7 @@ from .victim import Operations, Victim, fork
 
 
 class Scene(CalmRoom):
-    """A folder with an undisturbed reference run, and the numbers of checks and operations that this run made."""
+    """A test folder with an undisturbed reference run, and this run's counts of checks and of operations."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

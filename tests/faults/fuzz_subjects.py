@@ -1,4 +1,4 @@
-"""The readers that are fed with mutated files: each with its original files and its call."""
+"""The readers to fuzz: for each, original files to mutate and the call that reads them."""
 
 import gzip
 import io
@@ -40,7 +40,7 @@ def mutate(content: bytes, rng: random.Random) -> bytes:
 
 
 class Subject:
-    """One reader: its original files, and its call."""
+    """A reader to fuzz: its original files, and the call that reads a file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

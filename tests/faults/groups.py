@@ -29,7 +29,7 @@ COMMANDS = ("status", "logs", "report", "checkpoints", "evaluate", "settings", "
 
 
 class GroupFolder(CalmRoom):
-    """A room of two users with an undisturbed run, and a folder of their group."""
+    """A test folder with an undisturbed run, and a group folder of two users."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "tracker.tensorboard=true", "tracker.report=true")

@@ -1,4 +1,4 @@
-"""Simulated hosts with separate mounts, networks and names, and runs of slow lines on them. Needs root."""
+"""Simulated hosts with separate mounts, networks and names, which run slow_lines.py's training. Needs root."""
 
 import os
 import subprocess
@@ -43,7 +43,7 @@ class Host:
         return self.started[-1]
 
     def end(self) -> None:
-        """End all processes; mounts, cards and name go with the last process of their namespaces."""
+        """End all processes; mounts, network cards and name disappear with the last process of the namespaces."""
         for process in (*self.started, self.holder):
             process.kill()
             process.wait(timeout=10)

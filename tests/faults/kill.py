@@ -2,16 +2,16 @@
 
     python -m tests.faults.kill --cases 200 [--first 0] [--jobs 2] [--ranks 1,2,3,4,8] [--keep FOLDER]
 
-Each seed is a run that is disturbed one to three times and then completed, always with `resume=auto`. Then every file
-of its last checkpoint must have the SHA-256 of the undisturbed run's, and its history the same rows. A seed draws the
-victim and the method:
+Each seed is a run that is disturbed one to three times and then completed, always with `resume=auto`. Afterwards, every
+file of its last checkpoint must have the same SHA-256 as that of an undisturbed run, and its history must have the same
+rows. A seed draws the victim and the method:
 
 - victim: the only process; one of several ranks, started as one node each; all ranks at once (a power cut); the
   launcher of several ranks on one host; one of the launchers of two hosts.
 - method: SIGKILL right before the n-th operation on the run folder (open, piece of a file, fsync, rename, removal), or
   at a random moment; or SIGTERM at a random moment, once or twice within milliseconds, to save everything and stop.
 
-When several ranks are started for the last time, one of them is paused for a while.
+In the last start of a run with several ranks, one rank is paused for a while.
 
 Cases with an operation number repeat exactly; random moments depend on the machine's speed.
 """

@@ -2,9 +2,9 @@
 
     python -m tests.faults.old_programs --cases 150 [--first 0] [--record FILE]
 
-A case is one difference in one file of a released run, with correct digests: another name, shape or nesting. The case
-fails if a command ends in a traceback or calls the run damaged, if the run's files do not verify, or if the numbers
-differ silently.
+A case makes one difference in one file of a released run (another name, shape or nesting) and corrects the digests. The
+case fails if a command ends in a traceback or calls the run damaged, if the run's files do not verify, or if weights or
+metrics differ without a message.
 """
 
 import copy
@@ -90,7 +90,7 @@ class Museum(Room):
         return Path(shutil.copytree(RELEASED / version / "run", run))
 
     def _try(self) -> dict[str, tuple[int, str, object]]:
-        """Run the commands; return the exit code, output and resulting numbers of each."""
+        """Run the commands; return each one's exit code, its output, and the weights or metrics that it produced."""
         run, log, found = self.run_folder("run"), self.folder / "command.log", {}
         for name, words in COMMANDS.items():
             log.unlink(missing_ok=True)

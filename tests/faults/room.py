@@ -1,4 +1,4 @@
-"""The folder of a series of disturbed runs: start runs and commands, and keep an undisturbed run for comparison."""
+"""The test folder for a series of disturbed runs: starts runs and commands, and keeps an undisturbed reference run."""
 
 import contextlib
 import importlib
@@ -45,7 +45,7 @@ LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """The final files and rows of a run that nobody disturbs, its duration, and its number of operations."""
+    """An undisturbed run: its final files and rows, its duration, and its number of operations."""
 
     hashes: dict[str, str]
     rows: list[dict]
@@ -55,7 +55,10 @@ class Undisturbed:
 
 @dataclass(frozen=True)
 class Blow:
-    """One disturbance: die before `operation`; or, after `moment` seconds, receive signal `number` `times` times."""
+    """A disturbance: the process dies before `operation`, or receives a signal after `moment` seconds.
+
+    number: the signal's number. times: how often it is sent.
+    """
 
     target: int
     operation: int | None = None
@@ -70,7 +73,7 @@ class Blow:
 
 
 class Room:
-    """The folder of a series: its data, its runs, their logs."""
+    """The test folder of a series, with its data, runs and logs."""
 
     def __init__(self, folder: Path, *more: str, settings: Path = TINY) -> None:
         self.folder = folder
@@ -104,7 +107,7 @@ class Room:
         return victims
 
     def batch_of(self, ranks: int) -> dict[str, Any]:
-        """Return the settings for a number of ranks that does not divide a batch of eight."""
+        """Return the settings of the batch; only a number of ranks that does not divide 8 needs any."""
         if self.config.trainer.effective_batch_size % ranks == 0:
             return {}
         return {"trainer": self.config.trainer.model_copy(update={"effective_batch_size": 2 * ranks})}
@@ -121,7 +124,7 @@ class Room:
 
 
 class CalmRoom(Room):
-    """A room with an undisturbed run of one rank. A run's modules are imported here once, not in each fork."""
+    """A test folder with an undisturbed run of one rank. Imports a run's modules once, instead of in each fork."""
 
     def __init__(self, folder: Path, *more: str) -> None:
         super().__init__(folder, *more)

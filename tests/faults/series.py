@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 Case = Callable[[int], tuple[str, list[str]]]
-"""Runs the case of a number; returns a description and a list of failures."""
+"""A function that runs the case of a given number; it returns a description and a list of failures."""
 
 
 def options(description: str | None, cases: int) -> argparse.ArgumentParser:
-    """Return the command line of a harness with this default number of cases."""
+    """Return the argument parser of a harness; `cases` is the default number of cases."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=cases, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first")
@@ -22,7 +22,7 @@ def options(description: str | None, cases: int) -> argparse.ArgumentParser:
 
 
 def harness(description: str | None, cases: int, scene: Callable[[Path], Case], summary: str) -> int:
-    """Run a one-process harness by its command line; `scene` returns the case function for a scratch folder."""
+    """Run a harness with one process from its command line; `scene` makes the case function in a scratch folder."""
     given = options(description, cases).parse_args()
     with tempfile.TemporaryDirectory(prefix="faults-") as scratch:
         return run_series(given, scene(Path(scratch)), summary=summary)

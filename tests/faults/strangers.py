@@ -43,7 +43,7 @@ WRONG: tuple[dict[str, Any], ...] = (
 
 
 def forged(rng: random.Random) -> bytes:
-    """Return a launcher's hello with one thing wrong or missing, and the lines that follow an accepted hello."""
+    """Return a launcher's hello with one wrong or missing entry, followed by the lines of an admitted launcher."""
     launcher, job = rng.choice((("multinode", ""), ("slurm", "7.0")))
     identity = RunIdentity(launcher, 2, 0, "01234567", "cpu", job)
     hello = {"hello": "0" * 32, "run": identity.as_text(), "host": "stranger", "pid": 1, "ranks": [1]}
@@ -161,7 +161,7 @@ def undisturbed(folder: Path) -> dict[str, str]:
 
 
 def play(folder: Path, how: str, seed: int, most: int, apart_s: float, host: str = "127.0.0.1") -> dict[str, Any]:
-    """Run once under attack: start node 0, the stranger and, after `apart_s` seconds and 50 connections, node 1."""
+    """Run once under attack: start node 0, the attacker and, after `apart_s` seconds and 50 connections, node 1."""
     folder.mkdir(parents=True)
     port, began = free_port(), time.monotonic()
     with attacked(folder, how, seed, most, port) as stranger:

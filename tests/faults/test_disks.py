@@ -1,4 +1,4 @@
-"""Disks that fill, turn read-only or flip a bit, and a second writer: the promised behaviour."""
+"""Behaviour on disks that fill, become read-only or flip a bit, and with a second writer."""
 
 import json
 import random
@@ -125,7 +125,7 @@ def test_a_disk_that_is_full_at_the_start_is_told_in_words(host, room, tmp_path)
 
 @pytest.mark.nightly
 def test_a_run_that_goes_on_where_the_disk_refuses_is_as_it_was(host, tmp_path) -> None:
-    """First a full and then a read-only disk refuses the run with a message, and none of the run's files changes."""
+    """On a full disk, and on a read-only one, the run is refused with a message, and none of its files changes."""
     disk, log = tmp_path / "disk", tmp_path / "log"
     folder, words = host.small_disk(disk), (f"output_path={disk}", "run_id=run")
     assert host.train(log, *words, "trainer.max_updates=4").wait(90) == 0, log.read_text()

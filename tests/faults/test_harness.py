@@ -55,7 +55,7 @@ def run(module: str, *words: str) -> str:
 
 @pytest.mark.slow
 def test_killed_again_and_again_a_run_ends_bit_for_bit_as_if_nothing_had_happened() -> None:
-    """The first seeds hit a single process, both of two nodes at once, and a launcher; by SIGKILL and SIGTERM."""
+    """The seeds end a single process, both of two nodes at once, and a launcher, by SIGKILL and SIGTERM."""
     said = run("kill", "--cases", "6", "--jobs", "2", "--ranks", "1,2")
     assert "6 kills, 0 differences" in said
     for word in ("alone", "node", "launcher", "SIGKILL", "SIGTERM twice", "operation"):
@@ -64,7 +64,7 @@ def test_killed_again_and_again_a_run_ends_bit_for_bit_as_if_nothing_had_happene
 
 @pytest.mark.slow
 def test_what_is_damaged_is_named_and_makes_no_traceback() -> None:
-    """A checkpoint copied to a newer name, duplicated rows, pipes, flipped bits."""
+    """The damage is a checkpoint copied to a newer name, duplicated rows, pipes or flipped bits."""
     ways = "copied to|metrics.jsonl: a line doubled|a pipe|flip"
     assert "8 damages, 0 tracebacks or silent differences" in run("damage", "--cases", "8", "--only", ways)
     # A row of a completed run, which only `train` reads then.
@@ -78,20 +78,20 @@ def test_hostile_yaml_and_variables_are_told_in_words() -> None:
 
 @pytest.mark.slow
 def test_users_of_a_group_go_on_with_each_others_runs() -> None:
-    """The umask locks the group out in one case, with a message, and admits it in the other."""
+    """In one case the umask locks the group out, which is refused with a message; in the other, it admits the group."""
     needs_namespaces("become other users", "--mount", "true")
     assert "2 group folders, 0 differences or tracebacks" in run("groups", "--first", "2", "--cases", "2")
 
 
 @pytest.mark.slow
 def test_changed_data_are_refused_by_their_code() -> None:
-    """One case: the user's own data set has another length."""
+    """The only case here is a user's own data set whose length has changed."""
     assert "1 changes, 0 unsaid or tracebacks" in run("changed", "--first", "4", "--cases", "1")
 
 
 @pytest.mark.slow
 def test_a_run_of_another_program_is_told_so_or_goes_on() -> None:
-    """One case: a field's deviation is stored as a text."""
+    """The only case here is a field whose standard deviation is stored as a string."""
     assert "1 old programs, 0 tracebacks" in run("old_programs", "--first", "141", "--cases", "1")
 
 

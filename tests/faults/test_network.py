@@ -52,7 +52,7 @@ def undisturbed(noether, tmp_path_factory) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", in_every_push({"0": 0, "1": 1}, "0"))
 def test_the_network_is_dropped_in_mid_run(hosts, undisturbed, seed, tmp_path) -> None:
-    """The seed draws after which update the cable is pulled, and from which host."""
+    """The seed determines the update after which the cable is pulled, and the host."""
     rng, folder = random.Random(seed), RunFolder(tmp_path / "run")
     update, host = rng.randint(11, UPDATES // 2), rng.randrange(2)
     logs = [tmp_path / "n1.log", tmp_path / "n2.log"]

@@ -89,8 +89,8 @@ def start(
         config: the run's settings.
         log: file to which its output is appended.
         environ: its environment.
-        die_at: number, from 1, of the operation on the run folder right before which it dies by SIGKILL.
-        count: file for the number of operations, written at the end.
+        die_at: the run dies by SIGKILL right before this operation on the run folder, counted from 1.
+        count: file to which the number of operations is written at the end.
     """
 
     def act() -> None:

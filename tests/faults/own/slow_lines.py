@@ -1,7 +1,7 @@
 """A user's own data set, model and task, small enough to be started often.
 
-Every update lasts PAUSE_S longer, and every batch of an evaluation PAUSE_EVALUATION_S. RECORD names a folder in which
-each rank records the samples of its updates.
+The variable PAUSE_S makes every update longer, PAUSE_EVALUATION_S every batch of an evaluation. RECORD names a folder
+in which each rank records the samples of its updates.
 """
 
 import json
@@ -31,7 +31,7 @@ class Lines:
 
 
 class StoredLines(Lines):
-    """The same function at stored x: a file for each split in `root`, an array (samples, 4)."""
+    """The same function, with x read from a file for each split in `root`: an array (samples, 4)."""
 
     def __init__(self, split, root):
         self.x = torch.from_numpy(np.load(Path(root) / f"{split}.npy"))
