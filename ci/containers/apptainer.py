@@ -35,7 +35,7 @@ def install(places: Places) -> None:
 
     Raises:
         CannotFetchError: sid's packages cannot be fetched, or the unpacked Apptainer does not start.
-        ImagesError: there is none, and this user or system cannot install one; tests fail on this error.
+        ImagesError: Apptainer is missing, and this user or system cannot install it; tests fail on this error.
     """
     if command(places) is not None:
         return

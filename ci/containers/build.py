@@ -35,7 +35,7 @@ def build_image(places: Places, flavour: str, sources: dict[str, str], *, cached
 
 
 def docker_arguments(flavour: str, more: dict[str, str] | None = None) -> list[str]:
-    """Return the build arguments that tell `docker build` what the Dockerfile cannot see; none contains a space."""
+    """Return the build arguments with facts that the Dockerfile cannot find out itself; none contains a space."""
     settings = {
         "FLAVOUR": flavour,
         "GIT_REVISION": git("describe", "--always", "--dirty", "--abbrev=12"),

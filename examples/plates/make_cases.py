@@ -29,7 +29,7 @@ RANGES = {
     "stretch [mm]": (0.02, 0.1),
     "shear [mm]": (-0.1, 0.1),
 }
-"""The range of each parameter; the hole's position as fractions of length and width, its radius of the width."""
+"""The range of each parameter; the hole's position is a fraction of length and width, its radius of the width."""
 CONVERTING = threading.Lock()
 """Held during a conversion: ccx2paraview keeps a mesh's node numbers in a global, so two at once would mix plates."""
 

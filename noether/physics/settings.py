@@ -14,7 +14,7 @@ SHAPENET_CAR_SURFACE_POINTS = 3586
 
 
 def _check_counts(dataset: DatasetSection, have: Mapping[str, int]) -> None:
-    """Raise SettingError if the settings request more points of a set, or of the geometry, than a sample has."""
+    """Raise SettingError if the settings request more points of a set or of the geometry than a sample has."""
     asked = [(f"points_per_update.{name}", name, count) for name, count in dataset.points_per_update.items()]
     for key, name, count in (*asked, ("geometry_points", "surface", dataset.geometry_points or 0)):
         if count > have.get(name, count):
@@ -177,7 +177,7 @@ class TransolverConfig(_Attention):
 
 
 WHY_THIS_WIDTH = "of the widths 64, 128 and 256, the smallest error in equal time, both with 63 and with 416 cases"
-"""Reason for the default width of `mlp` (benchmarks/results/2026-11-26-mlp-lengths.json), whatever the data."""
+"""The reason for the default width of `mlp` (benchmarks/results/2026-11-26-mlp-lengths.json)."""
 
 
 class MLPConfig(ComponentSection):
@@ -252,7 +252,7 @@ class ForceCoefficientConfig(Section):
 
     @property
     def divisors(self) -> tuple[str, ...]:
-        """The keys of the numbers that divide the coefficient: the reference area, and the speed if cases have one."""
+        """The keys of the numbers that divide the coefficient: the reference area and, if cases have one, the speed."""
         speed = [self.dynamic_pressure] if isinstance(self.dynamic_pressure, str) else []
         return (self.reference_area, *speed)
 

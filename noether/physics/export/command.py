@@ -9,7 +9,7 @@ from noether.common.errors import RequestError
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """The model to export, the folder to write, and whether to write the compiled program."""
+    """A request to export a model: the model, the folder to write, and whether to include the compiled program."""
 
     chosen: ChosenModel
     out: Path

@@ -38,7 +38,7 @@ from noether.physics.predict.shape_input import Shape
 from noether.runs.report.elements import axes_words
 
 COUNTS = (64, 1000, 3586)
-"""Numbers of points with which the program is compared with the model; BATCHES has the number of samples for each."""
+"""The numbers of points at which the program is compared with the model; BATCHES has the batch size for each."""
 BATCHES = (1, 2, 3)
 EXAMPLE = Path(__file__).with_name("export_example.txt")
 TOLERANCE = 1e-5
@@ -97,7 +97,7 @@ def physical_model(trained: TrainedModel) -> tuple[PhysicalModel, dict[str, Tens
 
 
 def example_inputs(trained: TrainedModel, count: int, samples: int) -> dict[str, Tensor]:
-    """Return inputs with `count` queries in each set, spread over the training box, and a shape as in training."""
+    """Return example inputs: a shape as in training, and in each set `count` queries spread over the training box."""
     task, rng = trained.task, np.random.default_rng(0)
     boxes = {name: task.seen.points[name] for name in task.seen.points if name != "geometry_points"}
     places = {name: rng.uniform(box["low"], box["high"], (count, 3)) for name, box in boxes.items()}
@@ -129,7 +129,7 @@ def _typical(trained: TrainedModel, key: str, count: int) -> np.ndarray:
 
 
 def check_program(loaded: ExportedModel, trained: TrainedModel, physical: PhysicalModel) -> float:
-    """Return the largest difference between a loaded program and the model, at three numbers of points and samples.
+    """Compare a loaded program with the model for inputs of three sizes; return the largest difference.
 
     The unit is the standard deviation of a field's channel. NoetherError: the difference is above TOLERANCE.
     """
@@ -184,9 +184,9 @@ def _write_weights(
 
 
 def _argument(trained: TrainedModel, name: str, value: Tensor) -> dict[str, Any]:
-    """Return the description of an argument; its place in the list of arguments is its position in the call.
+    """Return the description of an argument for model.json, which lists arguments in the order of the call.
 
-    Its low and high are the range in training, one per component for a parameter of several components.
+    The entries low and high give the range in training; for a parameter of several components, one per component.
     """
     task, unit = trained.task, ""
     low: Any = -1.0
@@ -202,7 +202,7 @@ def _argument(trained: TrainedModel, name: str, value: Tensor) -> dict[str, Any]
 
 
 def _axes(trained: TrainedModel, name: str, value: Tensor) -> list[str | int]:
-    """Return the axes of an argument after the batch axis: a set's name for its points, else the length."""
+    """Return the axes of an argument after the batch axis: the set's name for an axis of points, else its length."""
     sets = () if name in trained.task.parameters else trained.axes
     prefix = next((axis for axis in sets if name.startswith(f"{axis}_")), None)
     return [prefix or value.shape[1], *value.shape[2:]] if value.ndim > 1 else []

@@ -1,4 +1,4 @@
-"""Load an exported model from its folder alone: it takes positions in m and returns fields in physical units.
+"""Load an exported model from its folder; the model takes positions in m and returns fields in physical units.
 
 from noether.physics.export.exported_model import load_exported
 model = load_exported("car-export")
@@ -31,7 +31,7 @@ FORMAT = 3
 
 
 class PhysicalModel(nn.Module):
-    """A model wrapped in its task's scaling; arguments come in the order of `inputs`, results in that of `outputs`."""
+    """A model wrapped in its task's scaling. Arguments are in the order of `inputs`, results in that of `outputs`."""
 
     def __init__(self, model: nn.Module, task: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class ExportedModel:
 
     @property
     def inputs(self) -> dict[str, list[int]]:
-        """The shapes of the arrays that a call needs, by name, (N, C) or (N,) without the batch axis."""
+        """The shape of each array that a call needs, by name: (N, C) or (N,), without the batch axis."""
         return {
             argument["name"]: [-1 if isinstance(axis, str) else axis for axis in argument["shape"][1:]]
             for argument in self.about["arguments"]
@@ -74,7 +74,7 @@ class ExportedModel:
         return {result["name"]: value[0] for result, value in zip(self.about["results"], found, strict=True)}
 
     def _check_lengths(self, arguments: Mapping[str, Tensor]) -> None:
-        """Raise RequestError if arrays of one set differ in length, on which the graph or a layer would fail."""
+        """Raise RequestError if arrays of one set differ in length; otherwise the graph or a layer would fail."""
         lengths: dict[str, dict[str, int]] = {}
         for argument in self.about["arguments"]:
             name = argument["name"]
@@ -112,8 +112,8 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
     program: True: load the compiled graph model.pt2; False: load the weights into the model's code; None: load the
     graph if it exists and is trusted, else the weights.
     trust: whether the export may run code. torch reads a graph with pickle, and its formulas with eval, so any
-    model.pt2 may run code; the weights run code only if model.json names a model or a task by dotted path.
-    RequestError: the folder holds no export or lacks the requested part, or it may run code and is not trusted.
+    model.pt2 can run code. Loading weights runs code only if model.json names a model or a task by dotted path.
+    RequestError: the folder holds no export or lacks the requested part, or it can run code and is not trusted.
     """
     folder = Path(folder)
     try:

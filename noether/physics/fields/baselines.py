@@ -22,12 +22,12 @@ CHUNK = 65_536
 
 
 class PlainNetwork:
-    """Predictor of fields by one MLP per set of points, and of outputs of the case by quadratic ridge regression.
+    """Predict fields by one MLP per set of points, and outputs of the case by quadratic ridge regression.
 
     samples: the training samples. They need parameters, which distinguish the cases.
     task: the task, which gives fields, scaling and parameters.
-    updates: number of updates of each network, each of 16 cases and 64 points per case. `seconds`: the total time.
-    seed: seed of the weights and draws. The global generator's state is unchanged.
+    updates: number of updates of each network; an update reads 16 cases with 64 points each.
+    seed: seed of the weights and draws; the global generator's state does not change. `seconds`: total training time.
     """
 
     def __init__(self, samples: Sequence[Sample], task: Task, updates: int = UPDATES, seed: int = 0) -> None:
@@ -112,7 +112,7 @@ def _unit(scaled: Tensor) -> Tensor:
 
 
 def _squares(parameters: Tensor) -> Tensor:
-    """Return 1, the parameters (S, P) and their products, (S, 1 + P + P(P+1)/2)."""
+    """Return the columns 1, the parameters (S, P) and their products: (S, 1 + P + P(P+1)/2)."""
     rows, columns = torch.triu_indices(parameters.shape[1], parameters.shape[1]).unbind()
     return torch.cat((torch.ones(len(parameters), 1), parameters, parameters[:, rows] * parameters[:, columns]), dim=1)
 
@@ -121,7 +121,7 @@ COARSE_POINTS = 128
 CANDIDATES = 5
 
 Predictor = Callable[[Sample, int], dict[str, Tensor]]
-"""Function of a sample and its position that predicts all its outputs: fields (N, C), outputs of the case (C,)."""
+"""A function of a sample and its index; it predicts all outputs: fields (N, C), outputs of the case (C,)."""
 
 
 def make_baselines(
@@ -136,8 +136,8 @@ def make_baselines(
     nearest_case: the same for the training case with the most similar parameters; the nearest points are found in
         coordinates scaled to each case's box. Only if cases have parameters.
     plain_network: an MLP of positions and parameters, and a quadratic in the parameters for outputs of the case. Only
-        if cases have parameters. It makes two updates per update of the model (`updates`), at most 2,400, each 5 ms of
-        one core per set of points, so that it learns nearly all it can in a fraction of the run's time.
+        if cases have parameters. It makes two updates per update of the model (`updates`), but at most 2,400. An
+        update takes 5 ms of CPU time per set of points, so that the network converges in a fraction of the run's time.
     """
     samples = [train[index] for index in train_indices]
     carry = partial(carried, samples, task, among_itself=among_itself)
@@ -208,7 +208,7 @@ class ShapeSearch:
         self._tree = cache(lambda shape: cKDTree(self._points[shape].numpy()))
 
     def nearest(self, sample: Sample, but: int | None = None) -> int:
-        """Return the position of the most similar training sample, other than `but` if there are several."""
+        """Return the index of the most similar training sample; `but`, if given, is excluded if there are others."""
         own = _few(sample[self._shape])
         distances = (torch.cdist(own, other) for other in self._coarse)
         coarse = [float(each.amin(dim=0).mean() + each.amin(dim=1).mean()) for each in distances]
@@ -231,7 +231,7 @@ class ParameterSearch:
         self._known = np.stack([scaled_parameters(sample, task).numpy() for sample in samples])
 
     def nearest(self, sample: Sample, but: int | None = None) -> int:
-        """Return the position of the most similar training case, other than `but` if there are several."""
+        """Return the index of the most similar training case; `but`, if given, is excluded if there are others."""
         distances = np.linalg.norm(self._known - scaled_parameters(sample, self._task).numpy(), axis=1)
         if but is not None and len(distances) > 1:
             distances[but] = np.inf

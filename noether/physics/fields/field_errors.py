@@ -32,9 +32,9 @@ def field_metrics(name: str, unit: str, parts: Mapping[str, str]) -> Iterator[Me
 def summarise_errors(samples: Mapping[str, np.ndarray], stem: str) -> dict[str, float]:
     """Aggregate the samples' metrics (S,) of the field or part `stem` over a split; return them by name.
 
-    Each is the mean over the samples, except max, which is the maximum. relative_l2 is the mean of the samples' ratios.
-    pooled_relative_l2 is the ratio of the norms over all points of all samples, in which a weak field weighs little;
-    it is absent if the truth is 0 everywhere.
+    Each metric is the mean over the samples, except max, which is the maximum. So relative_l2 is a mean of ratios.
+    pooled_relative_l2 is the ratio of the norms over all points of all samples, to which samples with weak fields
+    contribute little; it is absent if the truth is 0 everywhere.
     """
     there = {f"{stem}/{measure}": measure for measure in (*FIELD_ERRORS, *WEIGHTED) if f"{stem}/{measure}" in samples}
     found = {name: float((np.max if measure == "max" else np.mean)(samples[name])) for name, measure in there.items()}
@@ -62,7 +62,7 @@ def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) 
 
 
 def squared_sums(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> SampleMetrics:
-    """Return squared_error and squared_truth, each sample's sums over points and channels, for a pooled error.
+    """Return each sample's squared_error and squared_truth, sums over points and channels, for a pooled error.
 
     prediction, truth: (B, N, C). mask: (B, N), as for `field_errors`.
     """
@@ -74,7 +74,7 @@ def weighted_errors(prediction: Tensor, truth: Tensor, sizes: Tensor, mask: Tens
     """Return each sample's errors with every point weighted by its area or volume, `sizes` (B, N).
 
     weighted_relative_l2: √(Σ w |error|² / Σ w |truth|²); weighted_mae: Σ w |error| / (C Σ w).
-    These errors do not depend on where a mesh is fine.
+    Refining a mesh locally does not change these errors.
     """
     error = _error_of(prediction, truth, mask)
     weights = sizes.double().reshape(sizes.shape[0], -1)
@@ -94,7 +94,7 @@ def _error_of(prediction: Tensor, truth: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def component_name(channel: int, channels: int, names: Sequence[str] = ()) -> str:
-    """Return the name of a field's channel: its name in `names`, else x, y or z if there are three, else its number."""
+    """Return a channel's name: its name in `names`, else x, y or z if there are three channels, else its index."""
     own = names if len(names) == channels else "xyz" if channels == 3 else range(channels)
     return str(own[channel])
 

@@ -14,11 +14,11 @@ from typing_extensions import TypedDict
 from noether.common.errors import RequestError
 
 DOMAIN_MARGIN = 0.01
-"""Margin of a domain found from the training split's box, on every side, as a share of the box's length."""
+"""Margin of a domain that is derived from the training split's box: a share of the box's length, on every side."""
 
 ABOVE = 10.0
-"""Multiple of the typical value at points, at which a symmetric logarithm turns from linear to logarithmic. With 1,
-small values are learned a little better, but the peaks, which dominate a relative L2 error, far worse."""
+"""A symmetric logarithm turns from linear to logarithmic at this multiple of the typical value at points. With 1
+instead, small values are learned a little better, but the peaks, which dominate a relative L2 error, far worse."""
 
 NOISE = 1e-9
 """Share of a vector or tensor below which a component is only rounding error of 0, such as z in a plane flow."""
@@ -28,7 +28,7 @@ NOISE = 1e-9
 class Scaling:
     """The scaling of one key by channel: (x' − mean) / std, with x' = x or sign(x)·log(1 + |x|/s).
 
-    The std of a constant channel is 0: its values are not divided, and the constant is always predicted for it.
+    A constant channel has std 0: its values are not divided, and its prediction is always the constant.
     """
 
     mean: list[FiniteFloat]
@@ -53,7 +53,7 @@ class Scaling:
     def _beside(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return mean, std and log scale (C,) on the device and in the dtype of `values`.
 
-        They are copied there once: copying Python numbers waits until the GPU has finished all its queued work.
+        The tensors are copied to the device once, because each copy waits until the GPU has finished all queued work.
         """
         if torch.compiler.is_exporting():
             return self._copied(values)  # A tensor of the trace is invalid after it.
@@ -79,10 +79,10 @@ def without_noise(scaling: Scaling) -> Scaling:
 
 
 def log_scales(samples: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the scale s of the symmetric logarithm by key and channel, from the rows (n, C) of each sample's keys.
+    """Return the scale s (C,) of the symmetric logarithm of each key; each sample has rows (n, C) by key.
 
-    For values at points: ABOVE times the mean over samples of the median of |x|. For outputs of the whole case, which
-    have one row: the mean of |x|.
+    For values at points, s is ABOVE times the mean over samples of the median of |x|. For outputs of the whole case,
+    which have one row, s is the mean of |x|.
     """
     medians: dict[str, list[np.ndarray]] = {}
     for sample in samples:

@@ -172,8 +172,8 @@ class FieldsTask(Task):
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
         """Compute mean and standard deviation per channel over every point of the split, in float64.
 
-        Also record the numbers of points, their boxes and the ranges of the parameters, which later shapes are compared
-        with. `samples` is iterated twice if a field has logarithmic scaling.
+        Also record the number of points and the box of each set, and the range of each parameter, to compare later
+        shapes with. `samples` is iterated twice if a field has logarithmic scaling.
 
         RequestError: points lie outside the configured domain.
         """
@@ -197,7 +197,7 @@ class FieldsTask(Task):
         self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
 
     def _rows(self, sample: Mapping[str, Tensor], key: str) -> np.ndarray:
-        """Return a sample's values as rows (n, C), from (N,) or (N, C) at points or () or (C,) of a case."""
+        """Return a sample's values as rows (n, C): (N,) or (N, C) for values at points, () or (C,) for a case."""
         of_case = key in self.case_fields or key in self.parameters
         values = with_channel(sample[key][None]) if of_case else by_channel(sample[key])
         return values.numpy().astype(np.float64)
@@ -293,7 +293,7 @@ class FieldsTask(Task):
         return physical
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Return each sample's loss, fields' errors in physical units, and predictions and truths of scalars."""
+        """Return each sample's loss, the errors of its fields in physical units, and its scalars with their truths."""
         loss = {"loss": self._sample_loss(predictions, self.prepare(batch))}
         return loss | self.physical_metrics(self.to_physical(predictions), batch)
 
@@ -356,7 +356,7 @@ class FieldsTask(Task):
         return named(measured)
 
     def lacks(self, scalar: str) -> list[str]:
-        """Return the keys that a scalar needs and the samples lack."""
+        """Return the keys that a scalar needs but the samples do not have."""
         return [key for key in self.scalars[scalar].needed_keys() if key not in self._keys]
 
     def size_key(self, name: str, keys: Iterable[str]) -> str | None:
@@ -367,11 +367,11 @@ class FieldsTask(Task):
         return next((key for key in known if key in have), None)
 
     def channels(self, name: str) -> int:
-        """Return an output's number of components in files: 1 for an angle, predicted as cosine and sine."""
+        """Return an output's number of components in files; for an angle (predicted as cosine and sine), it is 1."""
         return 1 if name in self.periods else self.components.get(name, 1)
 
     def case_labels(self, name: str) -> list[str]:
-        """Return the names, used in tables, of the components of an output of the case."""
+        """Return the names that tables show for the components of an output of the case."""
         count, names = self.components[name], self.case_fields[name].component_names
         return [name] if count == 1 else [f"{name}_{component_name(channel, count, names)}" for channel in range(count)]
 
@@ -394,7 +394,7 @@ class FieldsTask(Task):
                 yield from scalar_metrics(label, field.unit)
 
     def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Return the split's metrics: the mean loss, errors of fields, measures of scalars (NaN if undefined)."""
+        """Return the split's metrics: mean loss, errors of the fields, measures of the scalars (NaN if undefined)."""
         found = {name: float(np.mean(samples[name])) for name in ("loss",) if name in samples}
         for name in self.fields:
             for stem in (name, *(f"{name}/{part}" for part in self.parts_of(name))):
@@ -408,7 +408,7 @@ class FieldsTask(Task):
         return samples.get(f"{next(iter(self.fields))}/relative_l2", super().ranking(samples))
 
     def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Return the names of the fields, facts about the scalars, and the ranges of the training split."""
+        """Return entries for result.json: the fields' names, facts about the scalars, ranges of the training split."""
         spans = {name: {**span, "unit": self.parameters[name].unit} for name, span in self.seen.parameters.items()}
         return {
             "fields": list(self.fields),
@@ -512,7 +512,7 @@ def check_keys(
 
 
 def check_names(outputs: Iterable[str], scalars: Iterable[str]) -> None:
-    """Raise RequestError if two fields, outputs of the case or coefficients would give metrics of the same name."""
+    """Raise RequestError if two fields, outputs of the case or coefficients would have metrics with equal names."""
     names = [*outputs, *scalars]
     for name in (name for name in names if names.count(name) > 1):
         raise RequestError(
@@ -542,7 +542,7 @@ def check_columns(sample: Sample, fields: Mapping[str, FieldConfig], inputs: Ite
 
 
 def components_of(name: str, values: Tensor, field: FieldConfig) -> int:
-    """Return the number of components of an output in its samples. RequestError: the configuration gives another."""
+    """Return an output's number of components in the samples. RequestError: the configuration states another number."""
     of_points = field.points != CASE
     found = (values.shape[1] if values.ndim > 1 else 1) if of_points else values.numel()
     if field.components is not None and field.components != found:

@@ -1,4 +1,4 @@
-"""Scalars of a case: force coefficients integrated from its fields, measures of their error, and a loss of forces."""
+"""Scalars of a case: force coefficients integrated from fields, measures of their error, and a loss for forces."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -58,7 +58,7 @@ def true_coefficient(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
 def _along(vectors: Tensor, scalar: ForceCoefficientConfig) -> Tensor:
     """Return the component of vectors (…, 3) in the scalar's direction, (…,).
 
-    The direction stays Python numbers: as a tensor, it would be copied to the GPU, synchronously, for each batch.
+    The direction stays a tuple of Python numbers; a tensor would be copied to the GPU, synchronously, for each batch.
     """
     x, y, z = vectors.unbind(-1)
     return x * scalar.direction[0] + y * scalar.direction[1] + z * scalar.direction[2]
@@ -85,8 +85,8 @@ class ForceLoss:
     """The squared error of each force or moment, in standard deviations of the training split, times a weight.
 
     Small field errors do not guarantee a small drag error, because drag is a small difference of large pressures. The
-    expected mean force per area and dynamic pressure does not depend on the number of points drawn, so a draw
-    estimates the error of the whole surface.
+    mean force per area and dynamic pressure over drawn points has the same expectation for any number of points, so it
+    estimates that of the whole surface.
 
     weight: weight of each force, relative to a field's default of 1; 0: no such term.
     """
@@ -97,7 +97,7 @@ class ForceLoss:
         self._moments: dict[str, Moments] = {}
 
     def check(self, scalars: Scalars, keys: Iterable[str]) -> None:
-        """Raise RequestError if the weight is not 0, but there are no forces or samples lack arrays for them."""
+        """Raise RequestError if the weight is not 0 but there are no forces, or samples lack the arrays for them."""
         have = set(keys)
         absent = sorted({key for scalar in scalars.values() for key in scalar.needed_keys() if key not in have})
         if self.weight and (absent or not scalars):
@@ -117,13 +117,13 @@ class ForceLoss:
             self._moments.setdefault(name, Moments(1)).add(value.numpy().reshape(1, 1))
 
     def fit(self) -> None:
-        """Compute the standard deviations over the samples added. A force that is equal in all samples gets no term."""
+        """Compute the standard deviations over the added samples. A force that is equal in all samples gets no term."""
         self.deviation = {name: float(own.deviation[0]) for name, own in self._moments.items()}
         self.deviation = {name: value for name, value in self.deviation.items() if value > 1e-12}
         self._moments = {}
 
     def kept(self, batch: Mapping[str, Tensor], scalars: Scalars) -> dict[str, Tensor]:
-        """Return the unscaled arrays that a prepared batch keeps for `errors`."""
+        """Return the unscaled arrays that a prepared batch must contain for `errors`."""
         needed = {key for name in self.deviation for key in scalars[name].needed_keys()}
         return {PHYSICAL + key: batch[key] for key in needed if key in batch}
 
@@ -147,7 +147,7 @@ MEASURES = {
 }
 """The measures of how well a scalar is predicted; errors have the scalar's unit."""
 UNDEFINED = ("r2", "spearman", "mae", "max")
-"""The measures listed without a value if a scalar is not known for every sample."""
+"""The measures that are listed without a value if a scalar's truth is not known for every sample."""
 
 
 def scalar_metrics(name: str, unit: str) -> Iterator[Metric]:
@@ -162,7 +162,7 @@ Measures = dict[str, float | None]
 
 
 def measure_scalars(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, tuple[Measures, str]]:
-    """Return, from all samples, the measures of each scalar and output of the case, and why some are undefined."""
+    """Return the measures of each scalar and output of the case over all samples, and why some are undefined."""
     labels = (label for name in task.case_fields for label in task.case_labels(name))
     found: dict[str, tuple[Measures, str]] = {}
     for name in (*task.scalars, *labels):
@@ -177,7 +177,7 @@ def measure_scalars(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> di
 
 
 def scalar_facts(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """Return facts about the measures of each scalar or output: why some are undefined, the air, the area."""
+    """Return facts about each scalar and output: why measures are undefined, and the air and area of coefficients."""
     facts: dict[str, dict[str, Any]] = {}
     for name, (_, note) in measure_scalars(task, samples).items():
         facts[name] = {"note": note} if note else {}
@@ -205,10 +205,10 @@ def measure_scalar(
     """Measure how well a scalar is predicted over the samples of a split.
 
     prediction, truth: (S,), the scalar of the predicted fields, and its true value.
-    integral_of_truth: (S,), the same integral over the true field, whose error no model can beat with these points;
-    None if the truth itself is that integral, so that its error is unknown.
-    Return r2, spearman, mae and max of the error, floor_r2 and floor_mae (for the true field's integral), each
-    None if undefined; and the reason why some are undefined, "" if all are defined.
+    integral_of_truth: (S,), the same integral over the true field. With these points, no model can have a smaller error
+    than this integral. None if the truth itself is that integral, so that its error is unknown.
+    Return r2, spearman, mae and max of the error, floor_r2 and floor_mae (for the true field's integral), each None if
+    undefined; and the reason why measures are undefined, "" if all are defined.
     """
     if lost := int((~np.isfinite(prediction)).sum()):
         note = f"it is undefined: the prediction is not a number for {lost} of {len(prediction)} samples"

@@ -1,4 +1,4 @@
-"""AB-UPT: the anchors of each set of points exchange information, and any number of queries read the anchors.
+"""AB-UPT: the anchors of all sets of points exchange information, and any number of queries attend to the anchors.
 
 Anchored-Branched Universal Physics Transformer, Alkin et al. 2025 (arXiv 2502.09692). Read from top to bottom:
 `attend` passes the anchors through geometry, physics and branch blocks; `decode` passes queries through them.
@@ -31,7 +31,7 @@ BySet = dict[str, KeysValues]
 
 @dataclass(frozen=True)
 class Attended:
-    """The keys and values that queries read: the geometry's, and for each block the anchors', by the reading set."""
+    """The keys and values that queries attend to: those of the geometry and, per block and query set, of anchors."""
 
     geometry: KeysValues
     physics: list[BySet]
@@ -79,7 +79,7 @@ class ABUPT(AnchoredModel, GeometryModel):
         """Return the latent that queries read, and the fields at the anchors themselves.
 
         context: `geometry_points` (B, Ng, 3), and the anchors of every set of the layout, such as `surface_points` (B,
-        As, 3) and `volume_points` (B, Av, 3), each with its mask if some are padding.
+        As, 3) and `volume_points` (B, Av, 3), each with a mask if some points are padding.
         ValueError: one of these entries is missing, or there are fewer geometry points than supernodes.
         """
         if absent := [name for name in ("geometry_points", *self.layout.outputs) if name not in context]:
@@ -113,7 +113,7 @@ class ABUPT(AnchoredModel, GeometryModel):
         return Latent(Attended(geometry, physics, branch), condition, pooled), self._fields(tokens)
 
     def decode(self, latent: Latent, queries: Batch) -> Batch:
-        """Return the fields at the points (B, N, 3) of each set of the layout in `queries`, from the latent."""
+        """Decode the latent: return the fields at the points (B, N, 3) that `queries` has for each set of points."""
         read: Attended = latent.read
         tokens, tables = self._tokens(queries, read.geometry, latent.condition)
         for name, x in tokens.items():

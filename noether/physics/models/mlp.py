@@ -20,9 +20,9 @@ class PointwiseMLP(PointModel):
     dim, depth: channels and number of the hidden layers; layout: as for PointModel.
     case_dim: channels of the embedding that scales and shifts the layers; few, so that tens of cases are not memorised.
     octaves: number of sine-cosine pairs of each coordinate that the first layer reads besides the coordinate. The
-    first is half a wave over the domain; each further one has half the wavelength of the one before.
-    shape: whether to read the geometry's points too, each by two layers, then averaged (as in PointNet, Qi et al.
-    2017, arXiv 1612.00593). None: only if cases have no parameters to distinguish them.
+    first pair is half a wave over the domain; each further pair has half the wavelength of the pair before it.
+    shape: whether to read the geometry's points too. Two layers map each point to features, which are averaged (as in
+    PointNet, Qi et al. 2017, arXiv 1612.00593). None: only if cases have no parameters to distinguish them.
     """
 
     points_per_update = 64  # From many cases: more points of one case add little information.
@@ -62,10 +62,10 @@ class PointwiseMLP(PointModel):
         return () if layout.parameters else ("geometry_points",)
 
     def encode(self, batch: Batch) -> Latent:
-        """Return the latent of a case, made of its parameters and shape.
+        """Return the latent of a case, computed from its parameters and shape.
 
-        batch: the layout's parameters; if the shape is read, `geometry_points` (B, Ng, 3) and, if some are padding,
-        `geometry_mask` (B, Ng).
+        batch: the layout's parameters; if the shape is read, `geometry_points` (B, Ng, 3) and, if some points are
+        padding, `geometry_mask` (B, Ng).
         ValueError: an input of the model is not in the batch.
         """
         known, pooled = [], []
@@ -81,7 +81,7 @@ class PointwiseMLP(PointModel):
         return Latent(torch.cat(known, dim=-1).unsqueeze(1), None, torch.stack(pooled).sum(dim=0))
 
     def decode(self, latent: Latent, queries: Batch) -> Batch:
-        """Return the fields at the points (B, N, 3) of each set of the layout in `queries`."""
+        """Decode the latent: return the fields at the points (B, N, 3) that `queries` has for each set of points."""
         assert self.head is not None, "a layout without fields has nothing to decode"
         tokens = {
             points: self._with_features(queries, points, self.embedding[points](self._waves(queries[points])))
@@ -96,7 +96,7 @@ class PointwiseMLP(PointModel):
         return self._by_shared_layers(self._in_parameter_precision(x), sizes, self.head)
 
     def _waves(self, points: Tensor) -> Tensor:
-        """Return coordinates (..., 3) as -1..1 with their sines and cosines: (..., 3 · (1 + 2 · octaves))."""
+        """Return coordinates (..., 3), scaled to -1..1, with their sines and cosines: (..., 3 · (1 + 2 · octaves))."""
         x = self._in_position_precision(points) / HALF_DOMAIN - 1
         octaves = torch.arange(self.octaves, device=x.device, dtype=x.dtype)
         phases = (x.unsqueeze(-1) * (torch.pi / 2 * 2**octaves)).flatten(-2)

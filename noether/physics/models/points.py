@@ -22,9 +22,9 @@ Batch = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Latent:
-    """The encoding of a case from which predictions are made.
+    """The encoding of a case, from which a model predicts.
 
-    read: the data that the model's `decode` attends to.
+    read: the keys, values or other data that the model's `decode` reads.
     condition: (B, 1, dim), the embedding of the case's parameters; None if the model reads no parameters.
     pooled: (B, dim), the mean of the tokens, from which outputs of the whole case are predicted.
     """
@@ -46,8 +46,8 @@ class PointModel(nn.Module):
     has, so that the published models keep their sizes.
     dim: channels of a token.
     heads: number of attention heads; must divide `dim`.
-    rotary: whether rotary positions rotate a head's channels, whose number must then be even and at least 6.
-    counts: the other options that must be at least 1 (depths, slices, …), by name; None is allowed too.
+    rotary: whether the model uses rotary positions; then a head's number of channels must be even and at least 6.
+    counts: the other options (depths, slices, …) by name; each must be at least 1 or None.
     RequestError, naming the setting to change: the options do not fit each other, or the model cannot serve the layout.
     A run's configuration has already been checked by the same rules.
     """
@@ -74,7 +74,7 @@ class PointModel(nn.Module):
 
     @classmethod
     def needs(cls, layout: Layout) -> tuple[str, ...]:
-        """Return the keys that every sample must have for this model, besides the layout's keys."""
+        """Return the keys, besides those of the layout, that this model needs in every sample."""
         return ()
 
     @classmethod
@@ -119,9 +119,9 @@ class PointModel(nn.Module):
         return split_channels(in_full_precision(pooled, self.case_head), self.layout.case_outputs)
 
     def _by_shared_layers(self, x: Tensor, sizes: Mapping[str, int], *layers: nn.Module) -> Batch:
-        """Return the fields at several sets' points from their concatenated tokens (B, N, dim), by shared layers.
+        """Apply the same layers to the concatenated tokens (B, N, dim) of several sets; return the fields of each set.
 
-        The last layer's channels are those of every field of every set, concatenated in the order of the layout.
+        The last layer outputs the channels of all fields of all sets, concatenated in the order of the layout.
         """
         predictions: Batch = {}
         widths = {points: self.layout.width(points) for points in self.layout.outputs}
@@ -152,7 +152,7 @@ class PointModel(nn.Module):
         return out
 
     def _set_tokens(self, batch: Batch, points: str, mlp: nn.Module) -> tuple[Tensor, Tensor]:
-        """Return a set's tokens (B, N, dim), made of positions and further inputs by `mlp`, and their rotary table."""
+        """Return a set's tokens (B, N, dim), which `mlp` makes from positions and inputs, and their rotary table."""
         positions = self._in_position_precision(batch[points])
         tokens = mlp(self._with_features(batch, points, self._embed(positions)))
         return self._in_parameter_precision(tokens), rotary_table(positions, self.head_dim)
@@ -184,8 +184,8 @@ class AnchoredModel(PointModel):
     """A model whose points attend to the batch's anchors or, if there are none, to each other.
 
     A set's anchors are the batch's entries `anchor_<set>_…`, such as `anchor_surface_points`; without them, all points
-    of the set are anchors. Evaluation gives as many anchors as training has points, so that attention is over as many
-    points as in training, however many points are predicted.
+    of the set are anchors. In evaluation, a set has as many anchors as it has points in training, so that attention
+    covers as many points as in training, no matter how many points are predicted.
     """
 
     @classmethod
@@ -220,7 +220,7 @@ class AnchoredModel(PointModel):
 
 
 class SequenceModel(AnchoredModel):
-    """A model that passes all sets of points as one sequence through blocks, and through one head for all fields.
+    """A model that passes all sets of points, as one sequence, through its blocks and through one head for all fields.
 
     The blocks have `with_keys_values` and `read` as in TransformerBlock.
     """
@@ -255,7 +255,7 @@ class SequenceModel(AnchoredModel):
 
 
 def present(batch: Batch, layout: Layout) -> list[str]:
-    """Return the query sets of a layout that a batch has. ValueError: it has none of them."""
+    """Return the names of the layout's sets that the batch contains as queries. ValueError: it contains none."""
     names = [points for points in layout.outputs if points in batch]
     if not names:
         raise ValueError(f"nothing to predict: expected any of {list(layout.outputs)}, got {sorted(batch)}")
@@ -273,7 +273,7 @@ def joined_masks(masks: Sequence[Tensor | None], counts: Sequence[int]) -> Tenso
 
 
 def in_full_precision(x: Tensor, *layers: nn.Module) -> Tensor:
-    """Apply the last layers outside autocast: bfloat16 would put a rounding error of 0.2 % on every prediction."""
+    """Apply the last layers outside autocast, because bfloat16 would add a rounding error of 0.2 % to predictions."""
     with torch.autocast(x.device.type, enabled=False):
         for layer in layers:
             x = layer(x)
@@ -306,7 +306,7 @@ def _chunks(batch: Batch, points: str, chunk_size: int) -> Iterator[Batch]:
 
 
 class Pooling(NamedTuple):
-    """Settings of how points of the geometry are pooled into tokens.
+    """The settings for pooling the geometry's points into tokens.
 
     supernodes: number of geometry points that become supernodes: the *first* ones, which is a random choice because
     data sets give geometry points in random order. None: all of them.

@@ -14,7 +14,7 @@ from noether.physics.models.points import SequenceModel
 class Transformer(SequenceModel):
     """Predict fields at points by attention among all points.
 
-    If the batch has anchors, points attend only to them, so that the function is as trained at any resolution.
+    If the batch has anchors, points attend only to them, so that the model behaves as in training at any resolution.
     With the defaults, the model has 5,487,748 parameters.
 
     dim, heads, layout: as for PointModel, for RoPE on three axes; depth: number of transformer blocks.

@@ -44,17 +44,17 @@ class SliceAttention(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def with_keys_values(self, x: Tensor, table: None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return (batch, points, dim) after attention, and the slices' tokens to `read`, without rotary positions."""
+        """Return the points' values (batch, points, dim) after attention, and the slices' tokens for `read`."""
         weights = self.slice_weights(x)
         tokens = self.slice_tokens(x, weights, mask)
         return self.scatter(weights, tokens), tokens
 
     def read(self, x: Tensor, tokens: Tensor, table: None) -> Tensor:
-        """Return what points (batch, points, dim) read from the slices of other points, without changing the slices."""
+        """Return the values (batch, points, dim) that points read from the slices of other points."""
         return self.scatter(self.slice_weights(x), tokens)
 
     def slice_weights(self, x: Tensor) -> Tensor:
-        """Return each point's weight in each slice: (batch, points, dim) to (batch, heads, points, slices)."""
+        """Return the weight of each point (batch, points, dim) in each slice, (batch, heads, points, slices)."""
         temperature = self.temperature.view(-1, 1, 1)
         with torch.autocast(x.device.type, enabled=False):
             # The temperature divides the layer's weights, because there are far fewer of them than logits.
@@ -91,7 +91,7 @@ class SliceAttention(nn.Module):
         return F.scaled_dot_product_attention(self.query(tokens), self.key(tokens), self.value(tokens))
 
     def scatter(self, weights: Tensor, tokens: Tensor) -> Tensor:
-        """Return what each point reads from the slices' tokens: (batch, points, dim)."""
+        """Return the values (batch, points, dim) that points read from the slices' tokens, by their weights."""
         if self._joined:
             output = self.output.weight.unflatten(1, (self.heads, -1)).permute(1, 2, 0)
             return torch.baddbmm(self.output.bias, self._of_points(weights), (tokens @ output).flatten(1, 2))
@@ -100,7 +100,7 @@ class SliceAttention(nn.Module):
 
     @property
     def _joined(self) -> bool:
-        """Return whether to merge each head's projections with the next matrix product: no tensor is split by head.
+        """Return whether to merge each head's projections with the next matrix product, without splitting by head.
 
         Because Σ_n w_n (F x_n) = F Σ_n w_n x_n, and likewise for the other projections, each pass over the points is
         one matrix product of width heads · slices. That is cheaper if a head has no more slices than channels.
@@ -113,7 +113,7 @@ class SliceAttention(nn.Module):
 
     @staticmethod
     def _of_points(weights: Tensor) -> Tensor:
-        """Return (batch, heads, points, slices) as (batch, points, heads · slices), a view of `slice_weights`."""
+        """Return a view of `slice_weights` (batch, heads, points, slices) as (batch, points, heads · slices)."""
         return weights.transpose(1, 2).flatten(2)
 
 
@@ -157,7 +157,7 @@ class Transolver(SequenceModel):
 
     @classmethod
     def needs(cls, layout: Layout) -> tuple[str, ...]:
-        """Return the keys of the direction away from the surface and, off the surface, of the distance to it."""
+        """Return each set's key of the direction away from the surface and, off the surface, of the distance to it."""
         return tuple(key for points in layout.outputs for key in _known_of(points))
 
     @torch.no_grad()

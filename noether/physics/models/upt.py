@@ -14,11 +14,10 @@ from noether.physics.models.points import Batch, GeometryModel, Latent, Pooling,
 class UPT(GeometryModel):
     """Predict fields at points, and outputs of the case, from the geometry's points.
 
-    With the defaults, the model has 11,015,620 parameters. All get a gradient if the batch has both query sets;
-    the query MLP of a set that is absent gets none.
-
+    With the defaults, the model has 11,015,620 parameters. If the batch lacks a set, its query MLP gets no gradient.
     dim, heads, layout: as for PointModel, for RoPE on three axes; supernodes, radius, max_neighbours: as for Pooling.
-    encoder_depth: transformer blocks among the supernodes; decoder_depth: perceiver blocks in which queries read them.
+    encoder_depth, decoder_depth: numbers of transformer blocks (supernodes attend to each other) and of perceiver
+    blocks (queries attend to supernodes).
     """
 
     def __init__(
@@ -47,8 +46,8 @@ class UPT(GeometryModel):
     def encode(self, batch: Batch) -> Latent:
         """Encode the geometry as the keys and values that each decoder block attends to.
 
-        batch: `geometry_points` (B, Ng, 3), `geometry_mask` (B, Ng) if some are padding, and the layout's parameters;
-        other entries are not read.
+        batch: `geometry_points` (B, Ng, 3), `geometry_mask` (B, Ng) if some points are padding, and the layout's
+        parameters; other entries are not read.
         ValueError: there are fewer geometry points than supernodes, or a parameter is missing.
         """
         condition = self._condition(batch)

@@ -60,7 +60,7 @@ class TrainedModel:
 
     @property
     def points_learned(self) -> int:
-        """The largest number of points that show the shape of a training sample."""
+        """The largest number of points by which a training sample gave its shape."""
         seen = self.task.seen.points
         return int(seen[GEOMETRY if self.shape_set not in seen else self.shape_set]["count"])
 
@@ -71,7 +71,7 @@ class TrainedModel:
         return "surface_points" if key in (None, GEOMETRY) else str(key)
 
     def part_of(self, key: str) -> ShapePart:
-        """Return the part of a mesh file that holds a set's points: its faces or, for a solid, its points or cells."""
+        """Return the part of a mesh file that has a set's points: the faces or, for a solid, the nodes or cells."""
         known = {"surface": {"kind": "surface"}, **self.task.space.get("sets", {})}
         own = known.get(key.removesuffix("_points"), {"kind": "points"})
         at = {"surface": "faces", "points": "points"}.get(own["kind"], own.get("at", "points"))
@@ -83,7 +83,7 @@ class TrainedModel:
         return tuple(name.removesuffix("_points") for name in self.task.layout().sets)
 
     def shape_batch(self, shape: Shape, others: PointSets, parameters: Parameters) -> Batch:
-        """Return a batch of one in physical units: the shape as in training, and every point as a query.
+        """Return a batch of one sample in physical units: the shape as in training, and every point as a query.
 
         The geometry, and the anchors of models whose points attend to points, come from as many points as a training
         sample has. The queries are all points of the shape and of the other sets.
@@ -225,7 +225,7 @@ class TrainedModel:
         return {key: torch.from_numpy(np.asarray(value, np.float64)) for key, value in found.items()}
 
     def _other_sets(self, points: Tensor, given: PointSets) -> Sample:
-        """Return points to attend to for every set except the shape's own, at least VOLUME_ANCHORS per set."""
+        """Return the anchors of every set except the shape's own: at least VOLUME_ANCHORS points per set."""
         found: Sample = {}
         for name in self.task.layout().sets if hasattr(self.model, "attend") else ():
             own = given.get(name)
@@ -236,7 +236,7 @@ class TrainedModel:
         return found
 
     def _points_about(self, name: str, surface: Tensor) -> Tensor:
-        """Return points to attend to if none were given: half in the training box, half near the shape."""
+        """Return anchors for a set without given points: half of them in the training box, half near the shape."""
         seen = self.task.seen.points[name]
         count, rng = max(seen["count"], VOLUME_ANCHORS), np.random.default_rng(0)
         box = rng.uniform(seen["low"], seen["high"], (count // 2, 3))
@@ -266,8 +266,8 @@ class TrainedModel:
     def case_numbers(self, shape: Shape, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the known numbers by which a case's coefficients are divided, by key.
 
-        Each is the given number; else, for a mesh, the reference area by the data set's rule; else the number that
-        all cases of the training split share.
+        A given number comes first; then, for a mesh, the reference area by the data set's rule; then a number that all
+        cases of the training split share.
         """
         found = {key: span["low"][0] for key, span in self.task.seen.numbers.items() if span["low"] == span["high"]}
         for key, rule in self.reference_areas(shape, given).items():
@@ -282,7 +282,7 @@ class TrainedModel:
         return {key: rule for key, rule in rules.items() if key in self.task.divisors and key not in given}
 
     def lacking_words(self, shape: Shape, fields: Collection[str], given: Mapping[str, Any]) -> list[str]:
-        """Return a warning for each scalar that cannot be integrated over a mesh, naming the values that it lacks."""
+        """Return a warning for each scalar that cannot be integrated over a mesh; it names the missing values."""
         if shape.faces is None:
             return []
         absent = self.lacking(fields, self.case_numbers(shape, given))
@@ -306,7 +306,7 @@ class TrainedModel:
         return Metric(label, self.units.get(label, "")).text(value)
 
     def lacking(self, fields: Collection[str], numbers: Collection[str]) -> dict[str, list[str]]:
-        """Return the fields and numbers of the case that each scalar lacks; [] if it can be integrated."""
+        """Return, for each scalar, the missing fields and numbers of the case; [] if it can be integrated."""
         have = {*fields, *numbers}
         needed = {name: (*own.fields, *own.divisors) for name, own in self.task.scalars.items()}
         return {name: [key for key in keys if key not in have] for name, keys in needed.items()}

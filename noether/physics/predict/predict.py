@@ -237,7 +237,7 @@ def _write(
 
 
 def _made_with(trained: TrainedModel, names: Sequence[str], shape: Shape, given: Mapping[str, Any]) -> list[str]:
-    """Return a line on air and reference area for each group of force coefficients that share these values."""
+    """Return a line for each group of force coefficients with the same air and reference area, which it states."""
     numbers, rules = trained.case_numbers(shape, given), trained.reference_areas(shape, given)
     alike: dict[str, list[str]] = {}
     for name in names:

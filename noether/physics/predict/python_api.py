@@ -128,8 +128,8 @@ class LoadedRun:
             volume: points (M, 3) in m, off the surface, at which fields are predicted too.
             points: further sets of points by name, such as {"wake_points": (M, 3)}.
             scale: metres per unit of a mesh file: 0.001 for mm; None: as in the training files.
-            axes: axes of the positions given and of the vectors returned: "files", those of the training files, or
-                "model", the model's own.
+            axes: the axes of given positions and returned vectors, either "files" (those of the training files) or
+                "model" (the model's own).
             chunk_size: number of points predicted at once; it does not change the result.
             interval: share of a new case, in percent, that the intervals should cover, or "none"; None: 90 for several
                 runs, no intervals for one. The first call calibrates them on the validation split.
@@ -137,10 +137,10 @@ class LoadedRun:
 
         Returns:
             Each field (N,) or (N, C) in its unit; each output of the case; `points` (N, 3), the points of the shape;
-            `scalars`, the derived numbers; `units` of all that have a unit; and `outside`, warnings: parameters out
-            of range, differences from the training shapes, coefficients that lack a value. With an interval also
-            FIELD_spread, FIELD_low and FIELD_high of each field at points; `intervals`, low and high of each scalar;
-            and `nearer`, the share of validation shapes that are nearer to the training shapes than this shape.
+            `scalars`, the derived numbers; `units`, the unit of each value that has one; and `outside`, warnings about
+            parameters out of range, differences from the training shapes, and coefficients that lack a value. With an
+            interval also FIELD_spread, FIELD_low and FIELD_high of each field at points; `intervals`, low and high of
+            each scalar; and `nearer`, the share of validation shapes that are nearer to the training shapes.
         """
         others = {**({} if volume is None else {"volume_points": volume}), **(points or {})}
         opened = open_shape(self.trained, shape, others, axes=axes, scale=scale)
@@ -180,9 +180,9 @@ class LoadedRun:
             of: a coefficient, an output of the case, "mean FIELD" or "max FIELD".
 
         Returns:
-            `value` of the output and its `unit`; `points` (N, 3) in m; `gradient` (N, 3) per m, in the axes of the
-            shape; `outwards` (N,), the gain if 1 m² of surface moves outwards by 1 m, None without faces; and
-            `parameters`, the gradient (C,) with respect to each.
+            `value` and `unit` of the output; `points` (N, 3) in m; `gradient` (N, 3) per m, in the axes of the shape;
+            `outwards` (N,), the gain if 1 m² of surface moves outwards by 1 m, None without faces; and `parameters`,
+            the gradient (C,) with respect to each parameter.
         """
         opened = open_shape(self.trained, shape, {}, axes=axes, scale=scale)
         found = sensitivity(self.trained, opened.shape, of, parameters, chunk_size)

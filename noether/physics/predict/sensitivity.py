@@ -33,7 +33,7 @@ OVER_POINTS = ("mean", "max")
 class Sensitivity:
     """The gradient of an output of a model, in the model's axes.
 
-    of, value, unit: the output's name, value and unit, "" for a ratio.
+    of, value, unit: the output's name, its value, and its unit ("" for a ratio).
     points: (N, 3), the gradient with respect to each point of the mesh, per m.
     outwards: (N,), the output's gain if 1 m² of the surface moves outwards by 1 m, per m³; None without faces.
     parameters: the gradient with respect to each parameter by name, (C,), per unit of the parameter.
@@ -106,7 +106,7 @@ def sensitivity(trained: TrainedModel, shape: Shape, of: str, parameters: Parame
 def stretches(gradient: np.ndarray, points: np.ndarray, up: np.ndarray) -> dict[str, float]:
     """Return {axis: the output's gain, to first order, if the shape is stretched by 100 % along that axis}.
 
-    The middle of the shape's box stays in place, but along the axis of `up`, (3,), which may be zeros, its foot does.
+    The middle of the shape's box stays in place; along the axis of `up` (3,), if any, the bottom of the box does.
     """
     low, high = points.min(axis=0), points.max(axis=0)
     foot = np.where(np.abs(up) > 0.5, np.where(up > 0, low, high), 0.5 * (low + high))
@@ -114,9 +114,9 @@ def stretches(gradient: np.ndarray, points: np.ndarray, up: np.ndarray) -> dict[
 
 
 def moved_areas_and_normals(points: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
-    """Return area (N,) and unit outward normal (N, 3) of each point of a moving mesh: a differentiable `point_areas`.
+    """Return the area (N,) and unit outward normal (N, 3) of each point of a mesh, differentiably, as `point_areas`.
 
-    If the faces around a point cancel, its normal is the shape's and has no gradient.
+    If the vector areas of the faces around a point cancel, its normal is that of the shape and has no gradient.
     """
     faces = np.asarray(shape.faces)
     corners = [points[faces[:, k]] for k in range(faces.shape[1])]
@@ -153,7 +153,7 @@ def spread_over_surface(points: np.ndarray, cut: np.ndarray, values: np.ndarray,
 
 
 def _output(trained: TrainedModel, of: str, numbers: Collection[str], *, has_faces: bool) -> tuple[str, str, str]:
-    """Return the requested label, its output's name, and "mean" or "max" over the points ("" for a case's output)."""
+    """Return the requested label, the output's name, and "mean" or "max" over points ("" for an output of the case)."""
     task = trained.task
     fields = [name for name, field in task.fields.items() if field.points == trained.shape_set and not field.period]
     absent = trained.lacking(fields, numbers) if has_faces else {}

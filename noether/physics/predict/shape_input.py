@@ -27,7 +27,7 @@ Axes = Literal["files", "model"]
 class Shape:
     """A surface: points (N, 3) in m, faces (or None), normals and areas (zeros without faces).
 
-    values: arrays of the file with a row per point; rows: the rows of the file's points that were kept.
+    values: arrays of the file with a row per point. rows: the indices of the file's points that were kept.
     of_file: number of points in the file; 0: as many as the shape has.
     frontal: cache of the frontal areas, by wind direction.
     """
@@ -208,7 +208,7 @@ def check_range(
 
 
 def open_surface_warnings(path: Path, shape: Shape, box: tuple[np.ndarray, np.ndarray] | None = None) -> list[str]:
-    """Return warnings that a surface is open or inconsistently wound: forces are integrated over its faces.
+    """Return a warning if a surface is open or inconsistently wound, because forces are integrated over its faces.
 
     A hole in a face of the `box` of all training shapes, such as a car's on the ground, is not reported.
     """
@@ -245,10 +245,10 @@ class ShownBy:
 
 
 def shown_by(shape: Shape, count: int) -> ShownBy:
-    """Choose the `count` points that show a shape to a model, as many as it has learned to read.
+    """Choose the points that show a shape to a model: `count`, as many as the model has learned to read.
 
-    A mesh with exactly `count` points is used unchanged; other meshes are sampled evenly by area, always in the same
-    way. Points without faces are thinned to `count`, or all used if there are fewer.
+    If a mesh has exactly `count` points, they are used. Other meshes are sampled evenly by area, always with the same
+    result. Points without faces are thinned to `count`; if there are fewer, all are used.
     """
     if shape.faces is None or len(shape.points) == count:
         drawn = fixed_rows(len(shape.points), count)

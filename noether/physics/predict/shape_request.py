@@ -105,7 +105,7 @@ def typed_shape(
 
 
 def _parameters(text: str) -> dict[str, float | list[float]]:
-    """Parse "wind_speed=32,angle=5"; spaces separate the components of a parameter that has several."""
+    """Parse "wind_speed=32,angle=5"; spaces separate the components of a parameter."""
     parameters: dict[str, float | list[float]] = {}
     for part in (part for part in text.split(",") if part.strip()):
         name, _, value = part.partition("=")

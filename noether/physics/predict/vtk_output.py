@@ -49,12 +49,12 @@ def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, array
 def write_case_files(
     folder: Path, task: Task, shown: Sequence[ShownCase], names: Sequence[str], faces: Sequence[np.ndarray | None]
 ) -> list[str]:
-    """Write `LABEL_NAME_SET.vtu` for each case and set of points; return the paths. The second worst case is `worst-2`.
+    """Write `LABEL_NAME_SET.vtu` for each case and set of points; return the paths.
 
     Args:
         folder, task: the folder to write to, and the task that names the fields and their points.
-        shown, faces: the cases, and for each the faces of its surface points, or None if unknown.
-        names: names of all samples, by position.
+        shown: the cases; if several have one label, the second file's label is `worst-2`.
+        faces: for each case, the faces of its surface points, or None if unknown. names: the names of all samples.
     """
     written = []
     for (label, place, position, physical, batch), own_faces in zip(shown, faces, strict=True):
@@ -78,7 +78,7 @@ def write_on_shape(
     If the source is a .npy file, write its points.
 
     path: the file to write.
-    source: the file that `shape` was read from. Points or cells of it without a row in the shape get NaN.
+    source: the file that `shape` was read from. Its points or cells without a row in the shape get NaN.
     arrays: arrays by name, (N,) or (N, C), with one row per point of the shape.
     part: the part of the source that the shape was read from; if it is "cells", the arrays become cell data.
     RequestError: as for `write_fields`, or `path` is a .vtp file and the mesh is not a pure surface or point set.

@@ -46,7 +46,7 @@ def kept_scores(scores: np.ndarray) -> np.ndarray:
 
 
 def conformal_quantiles(cases: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the scores (99,) below which each of LEVELS of a new case's points stays; inf if there are too few cases.
+    """Return for each of LEVELS a bound (99,) on the scores of that share of a new case's points; inf: too few cases.
 
     cases: the scores (n,) of each case, in ascending order.
     """
@@ -81,9 +81,9 @@ def highest_level(cases: int) -> int:
 
 
 COMPONENTS = 96
-"""Largest number of principal components of the latents. The small ones best reveal a shape outside the ranges."""
+"""The maximum number of principal components. Those with small variance best reveal a shape outside the ranges."""
 SHAPES_A_COMPONENT = 4
-"""Smallest number of training shapes per component, so that the deviation along it is well estimated."""
+"""The minimum number of training shapes per component, so that the deviation along a component is well estimated."""
 
 
 def fit_distance(latents: np.ndarray) -> dict[str, np.ndarray]:
@@ -109,8 +109,8 @@ SCALED_BY = 64
 """Number of training cases whose mean error gives `floor`, which is added to every spread."""
 
 DRAWS = 16
-"""Number of draws of a shape's points over which its latent is averaged. With a single draw of 512 points, the latents
-of one shape differ as much as those of shapes inside and outside the ranges of the training shapes."""
+"""Number of draws of a shape's points over which its latent is averaged. The latents of single draws of 512 points of
+one shape differ as much as the latents of shapes inside and outside the ranges of the training shapes."""
 
 Values = dict[str, np.ndarray]
 """The values of one case by label: fields (N, C), coefficients and outputs of the case (1, 1)."""
@@ -143,7 +143,7 @@ class Ensemble:
 
 
 def mean_and_spread(predictions: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the sample standard deviation over the members; the latter is 0 for a single member."""
+    """Return the mean and the sample standard deviation over the members; the deviation is 0 for a single member."""
     stacked = np.stack(predictions)
     spread = stacked.std(axis=0, ddof=1) if len(stacked) > 1 else np.zeros(stacked.shape[1:])
     return stacked.mean(axis=0), spread
@@ -157,7 +157,7 @@ def calibrate(
 
     members, chosen: the models, and the checkpoints that they were loaded from.
     data: the folder of the data, as `prepare_data` returned it.
-    say: called with a line on what is computed.
+    say: called with a line about the computation.
     RequestError: there is no validation split, or the data is not the data that the runs were trained on.
     """
     splits = _splits_of(chosen[0], data)
@@ -325,7 +325,7 @@ def predict_together(
 
     shape, others, parameters, chunk_size: as for `TrainedModel.shape_batch` and `predict_shape`.
     calibration: the ensemble with its record, and the level of the interval in percent; None: no interval.
-    RequestError: as for these methods, or too few cases were held out for this level.
+    RequestError: one of these methods raises it, or too few cases were held out for this level.
     """
     every = [member.predict_shape(member.shape_batch(shape, others, parameters), chunk_size) for member in members]
     labels = [member.scalar_values(shape, own, parameters) for member, own in zip(members, every, strict=True)]

@@ -14,7 +14,7 @@ from noether.runs.records import parse_calibration, parse_record
 def named_runs(words: Sequence[str]) -> list[str]:
     """Return the runs named by words; each word is a run, a folder of runs, or a sweep (NAME.sweep.json or NAME).
 
-    Runs of a folder without a checkpoint are left out, with a printed line, unless no run has a checkpoint.
+    Runs in a folder that have no checkpoint are left out with a printed line, unless no run has a checkpoint.
     """
     found: dict[str, None] = {}
     for word in words:

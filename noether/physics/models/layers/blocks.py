@@ -20,9 +20,9 @@ class KeysValues(NamedTuple):
 
 
 class SelfAttention(nn.Module):
-    """Every token attends to every token of its sample.
+    """Attention of every token to every token of the same sample.
 
-    It computes the same function as `torch.nn.MultiheadAttention`, with RoPE on queries and keys.
+    The function is that of `torch.nn.MultiheadAttention`, with RoPE on queries and keys.
     dim: channels of a token; heads: number of attention heads, which must divide `dim`.
     """
 
@@ -54,7 +54,7 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Tokens attend to the tokens of another set and not to each other.
+    """Attention of tokens to the tokens of another set, but not to each other.
 
     Keys and values are computed separately from the queries, so that many chunks of queries can share them.
     dim: channels of a token, in both sets; heads: number of attention heads, which must divide `dim`.
@@ -161,12 +161,12 @@ class AttentionBlock(Recomputable):
     """A pre-norm block: x += Attention(LN x); x += MLP(LN x).
 
     dim: channels of a token.
-    attention: a module with `with_keys_values` and `read` as in SelfAttention, and `keys_values` if that is called.
-    The `table` of every call is the tokens' rotary table, or None if the attention does not rotate by position.
+    attention: a module with `with_keys_values` and `read` as in SelfAttention; `keys_values` is needed only if called.
+    The `table` of every call is the tokens' rotary table, or None if the attention does not use rotary positions.
     mlp_ratio: hidden width of the MLP divided by its outer width.
     conditioned: whether the parameters of a case shift and scale the norms; every call then needs `condition`
     (batch, 1, dim).
-    norms_context: whether the tokens that queries read have a separate norm.
+    norms_context: whether the tokens that queries attend to have a separate norm.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ def rotary_table(points: Tensor, head_dim: int) -> Tensor:
 
     The angles are the phases x·ω of `sincos_embedding` for a width of `head_dim`, axis after axis;
     pairs left over have angle 0. At head_dim 64 and three axes: m = 20, so 30 angles and 2 zeros.
-    A table depends on positions only: make it once per forward and share it between all blocks.
+    A table depends on positions only, so compute it once per forward pass and share it between all blocks.
 
     points: (..., axes) positions; head_dim: channels of one attention head.
     Returned is (..., head_dim/2, 2): cosine and sine, in float64 if `points` are float64, else in float32.

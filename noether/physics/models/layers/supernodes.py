@@ -30,8 +30,8 @@ def radius_neighbours(
 ) -> Neighbours:
     """Return the nearest `max_neighbours` points within `radius` (inclusive) of each centre, by brute force.
 
-    It takes the nearest points, not the first in index order, so that the result does not depend on their order. Order
-    matters only among points at exactly the same distance, if not all of them fit.
+    If there are too many, the nearest points are taken, not the first by index, so that the order of points does not
+    affect the result, except among points at exactly the same distance.
 
     Output shapes depend on the inputs' shapes alone, never on their values, so that the search can be compiled
     and a step never waits for the device to count edges.
@@ -80,7 +80,7 @@ def _distances(centres: Tensor, points: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _distances_by_axes(centres: Tensor, points: Tensor) -> Tensor:
-    """Return the distances in a few elementwise passes, with twice the memory of cdist.
+    """Return the distances by a few elementwise operations, which need twice the memory of cdist.
 
     On CUDA, cdist starts a block of 256 threads for each pair of points, but only three threads have an axis to work
     on (torch's DistanceKernel.cu): 13 million blocks for a car.
@@ -136,7 +136,7 @@ NUMBERS_OF_A_BLOCK = 192 * 1024
 
 
 def summed_activation(sources: Tensor, centres: Tensor, rows: Tensor, found: Tensor) -> Tensor:
-    """Sum GELU(source + centre) over the edges into each centre: (centres, dim).
+    """Return the sum of GELU(source + centre) over the edges into each centre, (centres, dim).
 
     sources: (points, dim), the sources' part of an edge's message.
     centres: (centres, dim), the centres' part.
