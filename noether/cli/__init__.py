@@ -1,3 +1,3 @@
-"""The command line: from typed words to one function call, with help and completion."""
+"""The command line: turns the typed words into one function call, and provides help and completion."""
 
 from noether.cli.entry import main as main

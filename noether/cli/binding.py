@@ -1,6 +1,6 @@
-"""Bind a command line with Fire. Fire calls only functions that describe a call, so nothing runs until all is bound.
+"""Bind a command line with Fire. Fire only builds a description of the call: nothing runs before all words are bound.
 
-This module adds what Fire cannot know: which flags are switches, that any setting may be a flag, and that FILE.yaml as
+This module adds what Fire cannot know: some flags are switches, any setting can be written as a flag, and FILE.yaml as
 the first word means --hp FILE.yaml. `mistakes.py` explains words that cannot be bound.
 """
 
@@ -27,12 +27,12 @@ from noether.config.sweep import quoted
 
 ASKS_FOR_HELP = {"--help", "-h"}
 SCRIPT = "--"
-"""The word of a call that precedes the words of a script."""
+"""The word that separates the words of `noether run` from those of the script."""
 
 
 @dataclass(frozen=True)
 class Call(Memberless):
-    """A command with its words and flags."""
+    """A command, with the words and flags that it is called with."""
 
     verb: str
     function: Command
@@ -51,9 +51,9 @@ class Call(Memberless):
 
 
 def bind(words: Sequence[str], engine: str = "") -> Call:
-    """Return the call that a command line requests, perhaps Fire's help; `engine`: the container engine, or "".
+    """Return the call that a command line requests, which may be to show help. `engine`: the container engine, or "".
 
-    RequestError: words are missing, unknown or left over; the fix is the line that was probably meant.
+    RequestError: a word is missing, unknown or superfluous; the error's fix is the line that was probably meant.
     """
     words, script = _before_script(list(words))
     mistakes.check_characters(words)
@@ -63,7 +63,7 @@ def bind(words: Sequence[str], engine: str = "") -> Call:
     if not {*for_fire} <= ASKS_FOR_HELP:
         raise mistakes.not_fires(line, for_fire)
     said = io.StringIO()
-    try:  # Fire alone would end the call at a lone hyphen, send help through a pager to stderr, and word the errors.
+    try:  # By itself, Fire would split the line at a lone hyphen, show help in a pager, and print its own errors.
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
             found = fire.Fire(_table(), [*line, "--", *for_fire, "--separator=\0"], name="noether", serialize=repr)
     except FireExit as end:
@@ -80,7 +80,7 @@ def bind(words: Sequence[str], engine: str = "") -> Call:
 
 
 def _before_script(words: list[str]) -> tuple[list[str], list[str]]:
-    """Split the words into noether's own and, for `noether run`, those of the script, which noether does not read.
+    """Split the words into noether's words and, for `noether run`, the script's words, which noether does not read.
 
     The script is the first word that is neither a flag, nor the value of a flag, nor a setting.
     """
@@ -109,7 +109,7 @@ def _before_script(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def read_train_line(words: tuple[str, ...]) -> tuple[tuple[str, ...], str | None] | None:
-    """Return overrides and settings file of `noether WORDS` for the linter; None unless it trains or runs a script."""
+    """Return the overrides and settings file of `noether WORDS`; None if it is invalid or not `train` or `run`."""
     with contextlib.suppress(RequestError):
         call = bind(words)
         own = call.words[: [*call.words, SCRIPT].index(SCRIPT)]
@@ -118,7 +118,7 @@ def read_train_line(words: tuple[str, ...]) -> tuple[tuple[str, ...], str | None
 
 
 def _spelled_out(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words for the command and those for Fire itself, rewritten so that Fire binds them as intended.
+    """Return the words for the command and the words for Fire, rewritten so that Fire binds all of them as intended.
 
     Help becomes Fire's own flag; a one-letter flag becomes its long form; a switch becomes --switch=True, because Fire
     would take the next word as its value; a flag without a value becomes --flag=NO_VALUE, which Fire would make "True".
@@ -151,7 +151,7 @@ def _spelled_out(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _letters(command: Command) -> dict[str, str]:
-    """Return {one-letter flag: its long name} for each initial that only one of the command's flags and words has."""
+    """Return {one-letter flag: long name} for each flag whose initial no other flag or word of the command shares."""
     first = Counter(name[0] for name in [*commands.flags_of(command), *commands.words_of(command), "help"])
     return {f"-{name[0]}": name for name in commands.flags_of(command) if first[name[0]] == 1}
 
@@ -166,11 +166,11 @@ def _table(group: CommandGroup = COMMANDS, before: str = "") -> CommandGroup:
 
 
 class _Description(Memberless):
-    """A command as Fire receives it: it has the command's signature and docstring, but a call only returns a Call."""
+    """A command as Fire receives it: with the command's signature and docstring, but calling it only returns a Call."""
 
     def __init__(self, verb: str, command: Command) -> None:
         own = signature(command).parameters
-        # Fire shows the name of a type, and for `str | None` that the value is optional.
+        # Fire's help shows each parameter's type; it would show `str | None` as Optional.
         shown = [one.replace(annotation=one.annotation if one.annotation is bool else str) for one in own.values()]
         if commands.takes_settings(command):
             shown.append(Parameter("settings", Parameter.VAR_KEYWORD))
@@ -185,11 +185,11 @@ class _Description(Memberless):
         return Call(self.verb, self.command, words, flags)
 
     def __get__(self, *owner: object) -> "_Description":
-        return self  # An object with this method is a routine to `inspect`, and so to Fire.
+        return self  # `inspect`, and therefore Fire, treats an object with this method as a routine.
 
 
 def _arranged(call: Call, typed: Sequence[str], line: Sequence[str]) -> Call:
-    """Return the call with switches as booleans, several --set flags joined, and flags of settings as overrides."""
+    """Return the call with its switches as booleans, its --set flags joined into one, and settings as overrides."""
     command, words, given = call.function, list(call.words), dict(call.flags)
     own = commands.flags_of(command)
     mistakes.check_words(call, line)
@@ -214,7 +214,7 @@ def _arranged(call: Call, typed: Sequence[str], line: Sequence[str]) -> Call:
 
 
 def _override(call: Call, name: str, value: str, typed: Sequence[str]) -> str:
-    """Return a setting's flag as an override. Its value is one word of the shell, so commas in it make no sweep."""
+    """Return a setting's flag as an override, with a value that contains a comma quoted, so that it is not a sweep."""
     from noether.config.schema import RunConfig
 
     if name.partition(".")[0] not in RunConfig.model_fields:
@@ -226,9 +226,9 @@ def _override(call: Call, name: str, value: str, typed: Sequence[str]) -> str:
     for word in call.words:
         other, _, its_value = word.lstrip("+~").partition("=")
         nested = f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.")
-        if other == name or (nested and "{" in value + its_value):  # Fire does not keep their order.
+        if other == name or (nested and "{" in value + its_value):  # Fire does not keep the order of the two.
             raise RequestError("flag-and-override", f"{name} is given as a flag and as an override",
-                               seen=f"{flag_of(name)} {value} and {word}", expected="one of them",
+                               seen=f"{flag_of(name)} {value} and {word}", expected="only one of them",
                                fix=f"leave {word} out")  # fmt: skip
     if "," in value and not value.startswith(("[", "{", "'", '"')):
         value = quoted(value)

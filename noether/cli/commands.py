@@ -1,10 +1,10 @@
-"""The table of commands: ordinary functions by their typed names. Fire shows their signatures and docstrings."""
+"""The table of commands: each typed name and its function, whose signature and docstring Fire shows as help."""
 
 from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any, TypeAlias
 
-# These files import only the standard library; each function imports torch, pydantic and the rest when it needs them.
+# The two files of commands import only the standard library; each function imports other packages when it is called.
 from noether.cli import job_commands as jobs
 from noether.cli import model_commands as models
 
@@ -12,14 +12,14 @@ Command: TypeAlias = Callable[..., int | None]
 
 
 class Memberless:
-    """Hide members from Fire, which would read a word as a member's name: `noether keys`, `export __doc__`."""
+    """Hides its members from Fire, which would take a typed word for a member's name: `noether keys`."""
 
     def __dir__(self) -> list[str]:
         return []
 
 
 class CommandGroup(Memberless, dict[str, Any]):
-    """Commands and groups by name, with the text that Fire shows for them."""
+    """Commands and groups of commands by name, with the group's help text."""
 
     def __init__(self, text: str, *commands: Command, **groups: Any) -> None:
         super().__init__({one.__name__: one for one in commands} | groups)
@@ -43,7 +43,7 @@ COMMANDS = CommandGroup(
     data=CommandGroup("Inspect, prepare and describe data sets.", models.inspect, models.prepare, models.describe),
 )
 ALONE = ("init", "evaluate", "predict", "sensitivity", "export", "report", "data inspect", "data prepare")
-"""Commands that run in one process and write files: several tasks of a launcher would write the same files."""
+"""Commands that must run in one process: several tasks of a launcher would all write the same files."""
 SHARED = {
     "overrides": "settings and groups, as for train",
     "settings": "any setting: --devices 0,1 (noether help top-level), --trainer.max_epochs 3 (noether help trainer)",
@@ -62,11 +62,11 @@ SHARED = {
     "trust": "run code that the settings of another user's run name",
     "workers": "processes (default: one for each CPU, at most 16)",
 }
-"""Descriptions that several commands share; a description in a command's own docstring takes precedence."""
+"""Descriptions of parameters that several commands share; a command's own docstring takes precedence."""
 
 
 def command_named(words: Sequence[str]) -> tuple[list[str], Any]:
-    """Return the leading words that name a command or a group, and that command or group (None if there is none)."""
+    """Return the leading words up to a command's name, and the command or group that they name (None if unknown)."""
     path: list[str] = []
     found: Any = COMMANDS
     for word in words:
@@ -78,28 +78,28 @@ def command_named(words: Sequence[str]) -> tuple[list[str], Any]:
 
 
 def flags_of(command: Command) -> dict[str, Any]:
-    """Return the flags of a command with their types."""
+    """Return the type of each flag of a command, by the flag's name."""
     return {name: one.annotation for name, one in signature(command).parameters.items() if one.kind is one.KEYWORD_ONLY}
 
 
 def takes_settings(command: Command) -> bool:
-    """Return whether a command takes settings, as overrides and as flags."""
+    """Return whether a command accepts settings, written as overrides or as flags."""
     return "overrides" in signature(command).parameters
 
 
 def words_of(command: Command) -> list[str]:
-    """Return the names of a command's required words."""
+    """Return the names of the words that a command requires."""
     return [one.name for one in signature(command).parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
 
 
 def verbs() -> dict[str, Command]:
-    """Return every command by its full name: `train`, `data inspect`."""
+    """Return every command by its full name, such as `train` or `data inspect`."""
     nested = {name: group for name, group in COMMANDS.items() if isinstance(group, CommandGroup)}
     alone = {name: command for name, command in COMMANDS.items() if name not in nested}
     return alone | {f"{name} {word}": command for name, group in nested.items() for word, command in group.items()}
 
 
 def programs() -> dict[str, str]:
-    """Return the names under which the image installs the program, each with the command that it runs."""
+    """Return {name: command}: the names under which the image installs the program, and the command each name runs."""
     own = {word: word for word in COMMANDS if word not in ("help", "version")}
     return own | {"noether-train": "train", "noether-train-submit-job": "submit"}

@@ -22,12 +22,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "split": ("test", "validation", "train"), "weights": ("ema", "raw"), "checkpoint": ("best", "latest"),
     "format": ("text", "json", "github", "sarif"), "shell": SHELLS,
 }  # fmt: skip
-"""Values of the commands' own words and flags."""
+"""The possible values of each word or flag that has a fixed set of values."""
 ANY = dict.fromkeys(("scripts", "paths", "folder", "cases", "map", "out", "mesh", "volume", "truth"), ("",))
 FILES: dict[str, tuple[str, ...]] = {"hp": (".yaml",), "dataset_root": (), "output_path": (), **ANY}
-"""Words, flags and settings that name a file, with the endings that the file may have; no endings mean a folder."""
+"""{word, flag or setting: the allowed file name endings}. An empty tuple means that the value is a folder."""
 RUNS = ("run", "runs", "resume", "initial_weights")
-"""Words, flags and settings that name a run folder."""
+"""The words, flags and settings whose value is a run folder."""
 
 
 def shell_script(shell: str) -> str:
@@ -39,15 +39,15 @@ def shell_script(shell: str) -> str:
 
 
 def complete_here(arguments: Sequence[str]) -> int:
-    """Print the candidates for the last word, one a line; return the exit code.
+    """Print the completions of the last word, one per line; return the exit code.
 
-    `arguments` are the shell's name and the line up to the cursor: one text for bash, a list of words for the others.
+    `arguments` are the shell's name and the line up to the cursor, which bash passes as one text, others as words.
     """
     shell, *rest = arguments
     words = split_line(rest[0]) if shell == "bash" else list(rest)
     found = complete(words)
     if shell == "bash":
-        # bash also ends words at = and :, and replaces only the text after the last of these.
+        # bash also ends a word at = or :, and replaces only the text after the last such character.
         kept = max(words[-1].rfind(mark) for mark in "=:") + 1
         found = [re.sub(r"([\s\"'\\$`&;|<>()*?\[\]!])", r"\\\1", candidate[kept:]) for candidate in found]
     print("\n".join(found))
@@ -55,7 +55,7 @@ def complete_here(arguments: Sequence[str]) -> int:
 
 
 def split_line(line: str) -> list[str]:
-    """Split a line up to the cursor into words; the last is incomplete or empty, and may have an open quote."""
+    """Split a line up to the cursor into words. The last word is incomplete or empty; its quote may still be open."""
     for closing in ("", '"', "'"):
         try:
             words = shlex.split(line + closing)
@@ -66,7 +66,7 @@ def split_line(line: str) -> list[str]:
 
 
 def complete(words: Sequence[str]) -> list[str]:
-    """Return completions of the last word; the first is the program. One that ends in =, / or . can be continued."""
+    """Return the completions of the last word; the first word is the program. Those ending in =, / or . go on."""
     program, *typed = words
     *before, word = [*filter(None, [programs().get(Path(program).name)]), *typed] or [""]
     before = before[before[1:2] == ["run"] and before[0] in ("plan", "submit") :]
@@ -90,7 +90,7 @@ def _of_command(command: Command, before: Sequence[str], word: str) -> list[str]
         return [f"{flag}={found}" for found in _values(key_of(flag), value)]
     is_run = command is COMMANDS["run"]
     if is_run and (any(map(os.path.isfile, before)) or {"-m", "--module"} & {one.partition("=")[0] for one in before}):
-        return _files(word, ("",))  # The script's own words.
+        return _files(word, ("",))  # These words belong to the script.
     known = [name for name in _settings() if not is_run or name.partition(".")[0] in LAUNCH_SETTINGS]
     if word.startswith("-"):
         settings = _stepwise(word[2:], known) if settings_too else []
@@ -114,13 +114,13 @@ def _overrides(word: str) -> list[str]:
 
 
 def _stepwise(typed: str, names: Iterable[str]) -> list[str]:
-    """Return the names that start with `typed`, each up to its next dot: first sections, then their settings."""
+    """Return the names that start with `typed`, each cut after its next dot, so that sections are completed first."""
     rests = (name[len(typed) :].partition(".") for name in names if name.startswith(typed))
     return list(dict.fromkeys(typed + rest + dot for rest, dot, _ in rests))
 
 
 def _values(name: str, typed: str) -> list[str]:
-    """Return the possible values of the flag, word or setting of this name."""
+    """Return the possible values, starting with `typed`, of the flag, word or setting `name`."""
     if name in RUNS:
         return [*(_starting(typed, ("auto", "latest")) if name == "resume" else []), *_runs(typed)]
     if choices := CHOICES.get(name) or _settings().get(name):
@@ -129,14 +129,14 @@ def _values(name: str, typed: str) -> list[str]:
 
 
 def _runs(typed: str) -> list[str]:
-    """Return run folders and the folders above them; list the runs in `runs` even before a slash is typed."""
+    """Return the run folders in the typed folder and in `runs`; if there are none, return all matching folders."""
     places = {typed.rpartition("/")[0] or ("" if typed.startswith("/") else "."), "runs"}
     found = (str(config.parent) for place in sorted(places) for config in sorted(Path(place).glob("*/config.yaml")))
     return _starting(typed, dict.fromkeys(found)) or _files(typed, ())
 
 
 def _files(typed: str, endings: tuple[str, ...]) -> list[str]:
-    """Return folders, and files with one of the endings; hidden ones only after a typed dot."""
+    """Return the matching folders, and the matching files with one of the endings. Hidden ones need a typed dot."""
     head, slash, start = typed.rpartition("/")
     place = os.path.expanduser(head + slash) or "."
     found = sorted(glob(f"{escape(start)}*", root_dir=place))
@@ -149,6 +149,6 @@ def _starting(typed: str, names: Iterable[str]) -> list[str]:
 
 
 def _settings() -> dict[str, list[str]]:
-    """Return every setting with its choices: in the file they are `name` or `name=choice|choice`."""
+    """Return every setting with its choices, from completion.txt, which has words `name` and `name=choice|choice`."""
     words = (word.partition("=") for word in (Path(__file__).parent / "completion.txt").read_text().split())
     return {name: choices.split("|") if choices else [] for name, _, choices in words}

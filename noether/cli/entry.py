@@ -1,4 +1,4 @@
-"""Run one command line and exit with its code: the process set-up and error handling around `dispatch`."""
+"""Run one command line and exit with its code: sets up the process, calls `dispatch`, and prints its errors."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from noether.common.sanitize import shown_text
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit with its code. If the program has a command's name, as in the image, run that."""
+    """Run one command and exit with its code. A program installed under a command's name runs that command."""
     named = programs().get(Path(sys.argv[0]).name) if arguments is None else None
     arguments = [*([named] if named else []), *(sys.argv[1:] if arguments is None else arguments)]
     open_closed_streams()
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         print("noether: interrupted", file=sys.stderr)
         code = signal_code(signal.SIGINT)
     except BrokenPipeError:
-        # The reader has left (noether plan | head): not an error, and nothing more can be printed.
+        # The reader of a pipe has ended (noether plan | head). This is no error, but nothing more can be printed.
         sys.stderr.close()
         code = ExitCode.FAILED
     except (NoetherError, OSError) as error:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _names_several(words: list[str]) -> bool:
-    """Return whether the words of a `noether run` that starts ranks name several devices before the script."""
+    """Return whether a `noether run` that starts ranks sets several devices in the words before the script."""
     own = " ".join(takewhile(lambda word: not word.endswith(".py"), words))
     return bool(re.search(r"\bdevices[= ](\d+,\d|[2-9]\b(?!,)|\d\d)", own)) and not re.search(r"--(dry|submit)", own)
 
@@ -69,13 +69,13 @@ def _without_local_rank(words: list[str], environ: Mapping[str, str]) -> list[st
     given = [word for word in words if re.match("--local[-_]rank=", word)]
     if any(word.partition("=")[2] != environ.get("LOCAL_RANK") for word in given):
         raise RequestError("local-rank-contradicts", f"{given[0]} contradicts LOCAL_RANK",
-                           seen=f"LOCAL_RANK={environ.get('LOCAL_RANK', '')}", expected="one number in both",
+                           seen=f"LOCAL_RANK={environ.get('LOCAL_RANK', '')}", expected="the same rank in both",
                            fix=f"leave {given[0]} out")  # fmt: skip
     return [word for word in words if word not in given]
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Run one command line and return its exit code. Errors are raised."""
+    """Run one command line and return its exit code. Errors are raised, not printed."""
     from noether.cli.binding import bind
 
     call = bind(arguments, image_engine(os.environ))
@@ -89,8 +89,8 @@ def dispatch(arguments: list[str]) -> int:
 
 def _leave(code: int) -> NoReturn:
     if "torch" in sys.modules:
-        # A rank that leaves a process group behind (a refused run, a failed peer) can abort or deadlock in gloo's
-        # threads while the interpreter shuts down, and its exit code would be lost (pytorch #56297).
+        # If a rank exits without leaving its process group (a refused run, a failed peer), gloo's threads can abort or
+        # deadlock the interpreter's shutdown, and the exit code would be lost (pytorch #56297).
         from noether.launch.processes.worker import flush_output
 
         flush_output()

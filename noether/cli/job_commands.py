@@ -1,4 +1,4 @@
-"""The commands of runs that exist, of machines and jobs, of shells, and of the program itself."""
+"""The commands other than training, evaluation and data: existing runs, jobs, the machine, the shell, and help."""
 
 from noether import __version__
 
@@ -7,13 +7,13 @@ def checkpoints(
     run: str, *, verify: bool = False, prune: bool = False, keep: str | None = None,
     yes: bool = False, json: bool = False,
 ) -> int:  # fmt: skip
-    """List a run's checkpoints, read them back, or remove old ones.
+    """List a run's checkpoints, verify them, or remove old ones.
 
     Args:
         verify: read every file and compare its SHA-256 with the recorded one
-        prune: show the checkpoints to remove; --yes removes them. The best and at least one intact checkpoint stay
+        prune: show the checkpoints to remove; --yes removes them. The best one and at least one intact one are kept
         keep: how many of the newest intact checkpoints --prune keeps (default: the run's keep_checkpoints)
-        yes: with --prune: remove them
+        yes: with --prune: remove the checkpoints
     """
     from noether.checkpoints.table import checkpoints_here
 
@@ -21,14 +21,14 @@ def checkpoints(
 
 
 def report(run: str) -> int:
-    """Write a run's report.html again from the files in its folder."""
+    """Write a run's report.html again, from the files in the run's folder."""
     from noether.runs.report.page import report_here
 
     return report_here(run)
 
 
 def tensorboard(*runs: str, port: str | None = None) -> int:
-    """Serve the curves of runs by TensorBoard, on this machine's loopback address, until Ctrl-C.
+    """Show the curves of runs in TensorBoard, at a loopback address of this machine, until Ctrl-C.
 
     Args:
         port: the port of 127.0.0.1 to listen on (default: the first free one from 6006; 0: any free one)
@@ -50,7 +50,7 @@ def status(*, output_path: str = "runs", json: bool = False) -> int:
 
 
 def logs(run: str, *, rank: str | None = None, follow: bool = False) -> int:
-    """Print the output of a run's job and ranks.
+    """Print the output of a run's job and of its ranks.
 
     Args:
         rank: print only this rank's log
@@ -62,13 +62,13 @@ def logs(run: str, *, rank: str | None = None, follow: bool = False) -> int:
 
 
 def watch(*runs: str, port: str | None = None) -> int:
-    """Show runs on a local page that follows them, and compares several: curves, time, ranks, logs, pictures.
+    """Show runs on a local page that updates itself, or compare several: curves, time, ranks, logs, pictures.
 
-    The page only reads, and only this machine can open it; runs on other machines are followed through their
-    folders. Ctrl-C ends the page, not the runs.
+    The page changes nothing, and only this machine can open it. Runs on other machines are read from their folders
+    on a shared file system. Ctrl-C ends the page, not the runs.
 
     Args:
-        port: the port of 127.0.0.1 to listen on (default: 8642, or any free one if that is taken)
+        port: the port of 127.0.0.1 to listen on (default: 8642, or any free port if 8642 is taken)
     """
     from noether.watch.serve import watch_here
 
@@ -76,20 +76,20 @@ def watch(*runs: str, port: str | None = None) -> int:
 
 
 def cancel(run: str) -> int:
-    """Stop a run, on this machine or in its Slurm job. Everything is saved; the job is not requeued."""
+    """Stop a run on this machine or in a Slurm job. The run is saved first, and its job is not requeued."""
     from noether.runs.cancel import cancel_run
 
     return cancel_run(run)
 
 
 def doctor(*overrides: str, hp: str | None = None, json: bool = False, timeout: str | None = None) -> int:
-    """Find out what is wrong with this machine, job or image, and print the line that fixes it.
+    """Find out what is wrong with this machine, job or image, and print how to fix it.
 
-    Started alone, it checks this machine; under srun, torchrun or mpirun, every rank takes part and rank 0 reports.
-    It trains nothing, and ends within a minute even if something hangs.
+    Without a launcher, it checks this machine. Under srun, torchrun or mpirun, every rank takes part and rank 0
+    reports. It trains nothing, and by default ends within a minute even if something hangs.
 
     Args:
-        overrides: settings and groups of the run to check for, as for train
+        overrides: settings and groups of the run that is planned here, as for train
         timeout: time limit in seconds (default: 50)
     """
     from noether.doctor.examine import doctor_here, read_seconds
@@ -102,11 +102,11 @@ def submit(
 ) -> int:
     """Submit a training job to Slurm, with the settings in the slurm section. A requeued job continues its run.
 
-    The configuration is checked here, so a mistake is reported at once and never waits in the queue.
+    The configuration is checked before the job is submitted, so a mistake is reported at once.
 
     Args:
         overrides: settings and groups, as for train: slurm.nodes=2 slurm.gpus_per_node=4 (noether help slurm)
-        multirun: submit one job array with a run for each value of seed=1,2,3
+        multirun: submit one job array with a run for each value of a list such as seed=1,2,3
         print: write the job script to standard output, for noether submit --print … | sbatch
         dry_run: show the plan and the script; submit nothing
     """
@@ -121,13 +121,13 @@ def lint(
 ) -> int:  # fmt: skip
     """Check a job script before you submit it: slurm-lint, extended to understand noether train and noether run.
 
-    Takes any script for sbatch, a folder that submitit wrote, or a README. Exit code 0: no errors (there may be
+    Checks any script for sbatch, a folder that submitit wrote, or a README. Exit code 0: no errors (there may be
     warnings); 1: errors; 2: a file could not be read.
 
     Args:
         scripts: files, folders, and overrides of the configuration: job.sbatch trainer.effective_batch_size=64
-        hp: a YAML file with settings: also check that the job's ranks can share its batch
-        fix: make the safe fixes in a copy beside each script: job.fixed.sbatch
+        hp: a YAML file with settings: also check that the batch can be divided over the job's ranks
+        fix: write a copy beside each script, with the safe fixes made: job.fixed.sbatch
         json: short for --format json
         format: text, json, github (annotations) or sarif (code scanning)
         rules: list the rules; check nothing

@@ -1,4 +1,4 @@
-"""Turn Fire's trace of words that it could not bind into a refusal that names what was probably meant."""
+"""Explain words that Fire could not bind: from Fire's trace, make an error that names what was probably meant."""
 
 import os
 import re
@@ -13,39 +13,39 @@ from noether.common.errors import RequestError
 from noether.common.suggest import did_you_mean, nearest, plain_characters
 from noether.config.groups import LAUNCH_SETTINGS
 
-# Programs of the image, typed where its entrypoint expects a command of noether.
+# Programs in the image. Users type their names after `docker run IMAGE`, where a command of noether is expected.
 PROGRAMS = ("bash", "sh", "python", "python3", "ls", "cat", "env", "id", "pip", "nvidia-smi", "sleep")
 MESH = r".*\.(stl|vtk|vtu|vtp|ply|obj|npy)"
 MEANT_FOR = {
     "predict": ("mesh", MESH), "sensitivity": ("mesh", MESH), "evaluate": ("split", "test|validation|train"),
     "logs": ("rank", r"\d+"), "status": ("output_path", ".+"), "data inspect": ("out", r".*\.ya?ml"),
 }  # fmt: skip
-"""{flag: pattern}: the flag that an extra word was probably meant for, if it matches."""
-# Other programs' names for flags.
+"""{command: (flag, pattern)}: an extra word that matches the pattern was probably meant as the value of the flag."""
+# {other programs' name for a flag: ours}.
 ALIASES = {"n": "dry_run"} | dict.fromkeys(
     ("config", "config_name", "config_path", "config_file", "cfg", "c", "cn", "cp", "cd", "config_dir"), "hp"
 )
 OF_FIRE = ("--interactive", "-i", "--separator", "--trace", "-t", "--verbose", "-v")
-NO_VALUE = "\0"  # Marks a flag without a value; no word of a command line can contain it.
+NO_VALUE = "\0"  # Marks a flag without a value, because no word of a command line can contain this character.
 
 
 def is_flag(word: str) -> bool:
-    """Return whether Fire treats a word as a flag. Negative numbers such as -1 are not flags."""
+    """Return whether Fire treats a word as a flag. Negative numbers, such as -1, are not flags."""
     return re.match("--|-[a-zA-Z]", word) is not None
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of a parameter as typed: --dry-run."""
+    """Return the flag of a parameter as it is typed, such as --dry-run for dry_run."""
     return f"--{name.replace('_', '-')}"
 
 
 def key_of(word: str) -> str:
-    """Return the parameter name of a typed flag, as Fire converts it."""
+    """Return the parameter's name of a typed flag, such as dry_run for --dry-run, as Fire does."""
     return word.partition("=")[0].lstrip("-").replace("-", "_")
 
 
 def refusal(trace: Any, typed: Sequence[str], engine: str) -> RequestError:
-    """Return the refusal of a line that Fire could not bind; the trace ends with the reason and the words left over."""
+    """Return the error for a line that Fire could not bind. The trace's last element has the reason and the words."""
     found, reason, left = trace.GetResult(), trace.elements[-1].ErrorAsStr(), list(trace.elements[-1].args)
     if isinstance(found, CommandGroup):
         return _unknown_command(typed, sum(len(element.args or ()) for element in trace.elements[:-1]), engine)
@@ -59,7 +59,7 @@ def refusal(trace: Any, typed: Sequence[str], engine: str) -> RequestError:
 
 
 def check_words(call: Any, line: Sequence[str]) -> None:
-    """Refuse words that Fire would misread: a repeated flag, a missing value, a second command, a mesh."""
+    """Refuse words that Fire would bind wrongly: a repeated flag, a missing value, a second command, a mesh."""
     verb, words = call.verb, list(call.words)
     if NO_VALUE in words:
         raise flag_without_value(words_of(call.function)[words.index(NO_VALUE)])
@@ -70,28 +70,28 @@ def check_words(call: Any, line: Sequence[str]) -> None:
     if words and words[0] in COMMANDS and takes_settings(call.function):
         rest = [*words[1:], *_flags_typed(call.flags)]
         raise RequestError("two-commands", f"{verb} and {words[0]} are two commands",
-                           seen=_line(*verb.split(), words[0], *rest), expected="one command",
+                           seen=_line(*verb.split(), words[0], *rest), expected="only one command",
                            fix=_line(*([words[0]] if verb == "train" else verb.split()), *rest))  # fmt: skip
     if verb == "predict" and (meshes := [word for word in words if re.fullmatch(MESH, word)]):
         raise _surplus_words(call, meshes)
 
 
 def flag_without_value(name: str) -> RequestError:
-    """Return the refusal of a flag without a value: last on the line, or followed by another flag."""
+    """Return the error for a flag without a value, which ends the line or precedes another flag."""
     flag = flag_of(name)
     return RequestError("flag-without-value", f"{flag} has no value", seen=flag,
                         expected=f"{flag} VALUE", fix=f"{flag} VALUE")  # fmt: skip
 
 
 def not_fires(line: Sequence[str], after: Sequence[str]) -> RequestError:
-    """Return the refusal of words after `--`, which Fire would ignore or take as its own flags."""
-    return RequestError("words-after-two-hyphens", "the words after -- are for Fire, not for the command",
+    """Return the error for words after `--`, which Fire would ignore or take as its own flags."""
+    return RequestError("words-after-two-hyphens", "the words after -- go to python-fire, not to the command",
                         seen=shlex.join(["--", *after]), expected="-- --help or -- --completion SHELL",
                         fix=_line(*line, *(word for word in after if word not in OF_FIRE)))  # fmt: skip
 
 
 def unknown_flag(verb: str, name: str, value: str, typed: Sequence[str]) -> RequestError:
-    """Return the refusal of a flag that the command does not have."""
+    """Return the error for a flag that the command does not have."""
     own, settings = flags_of(verbs()[verb]), ["a setting"] * takes_settings(verbs()[verb])
     near, line = _flag_meant(verb, name, value, own)
     flag = next(word.partition("=")[0] for word in typed if is_flag(word) and key_of(word) == name)
@@ -108,7 +108,7 @@ def unknown_flag(verb: str, name: str, value: str, typed: Sequence[str]) -> Requ
 
 
 def _flag_meant(verb: str, typed: str, value: str, own: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the flag that was meant, and the line to type if no flag was meant; "" for either if unknown."""
+    """Return the flag that was meant, or else the line to type: (flag, "") or ("", line), or ("", "") if unknown."""
     from noether.config.explain import other_words, resolve_alias
     from noether.config.layers import file_meant
     from noether.config.schema import RunConfig
@@ -118,7 +118,7 @@ def _flag_meant(verb: str, typed: str, value: str, own: Mapping[str, Any]) -> tu
         is_name = ALIASES[typed] == "hp" and value != NO_VALUE and not value.endswith((".yaml", ".yml"))
         return ("", file_meant(value)) if is_name else (ALIASES[typed], "")
     if not own_word and (len(typed) == 1 or any(typed in flags_of(command) for command in verbs().values())):
-        return "", ""  # It is a flag of another command.
+        return "", ""  # The flag belongs to another command.
     if not takes_settings(verbs()[verb]) and not own_word:
         return nearest(typed, own) or "", ""
     given = value if value != NO_VALUE else "false" if typed.startswith("no_") else "VALUE"
@@ -127,7 +127,7 @@ def _flag_meant(verb: str, typed: str, value: str, own: Mapping[str, Any]) -> tu
 
 
 def check_characters(words: Sequence[str]) -> None:
-    """Refuse typographic hyphens and quotes, as PDFs and editors insert them, at the start of a word or in a flag."""
+    """Refuse words with typographic hyphens or quotes, which are copied from PDFs and editors."""
     for word in words:
         plain = plain_characters(word)
         if (plain[:1] == "-" and not word.partition("=")[0].isascii()) or word.startswith(("“", "‘", "«", "„", "`")):
@@ -137,7 +137,7 @@ def check_characters(words: Sequence[str]) -> None:
 
 
 def _unknown_command(typed: Sequence[str], known: int, engine: str) -> RequestError:
-    """Return the refusal of a line whose first `known` words name a group and whose next word is not a command."""
+    """Return the error for a line whose first `known` words name a group and whose next word is not a command."""
     path, rest = list(typed[: known + 1]), typed[known + 1 :]
     name, names = " ".join(path), [*verbs(), *COMMANDS]
     near = nearest(name, names) if path[-1].rpartition("/")[2] not in PROGRAMS and "=" not in name else None
@@ -154,7 +154,7 @@ def _unknown_command(typed: Sequence[str], known: int, engine: str) -> RequestEr
 
 
 def _missing_words(verb: str, command: Command, rest: Sequence[str], reason: str) -> RequestError:
-    """Return the refusal of a line that lacks a required word, or has a one-letter flag that is ambiguous to Fire."""
+    """Return the error for a line that lacks a required word, or has a one-letter flag that Fire finds ambiguous."""
     path, needed = verb.split(), words_of(command)
     absent = needed[next((place for place, name in enumerate(needed) if reason.endswith(f" {name}")), len(needed)) :]
     if not absent:
@@ -167,12 +167,12 @@ def _missing_words(verb: str, command: Command, rest: Sequence[str], reason: str
 
 
 def _surplus_words(call: Any, extra: Sequence[str]) -> RequestError:
-    """Return the refusal of extra words, with the whole command that was probably meant."""
+    """Return the error for extra words; its fix is the whole command that was probably meant."""
     own, path, (meant, like) = flags_of(call.function), call.verb.split(), MEANT_FOR.get(call.verb, ("", ""))
     words, given = [word for word in call.words if word not in extra], _flags_typed(call.flags)
     added = [flag_of(word) for word in dict.fromkeys(extra) if own.get(word) is bool and word not in call.flags]
     if meant and meant not in call.flags and len(extra) == 1 and re.fullmatch(like, extra[0]):
-        # status takes the folder that holds runs, not a run or a file in it.
+        # `status` takes the folder that contains runs, not a run's folder or a file in it.
         named = [Path(extra[0]), Path("runs", extra[0])] * (meant == "output_path")
         around = [one for place in named for one in (place, *place.parents) if os.path.isfile(one / "config.yaml")]
         added = [flag_of(meant), str(around[0].parent) if around else extra[0]]

@@ -1,7 +1,7 @@
 """Call the commands from Python: `noether.train`, `noether.plan` and `noether.submit` take the command line's words.
 
-A keyword is a flag of the command or a setting; its value is written so that it reads back unchanged. A dictionary
-sets the keys that it holds: `trainer={"max_updates": 4}`.
+A keyword argument is a flag of the command or a setting; its value reaches the command unchanged. A dictionary sets
+several settings of a section: `trainer={"max_updates": 4}`.
 """
 
 import io
@@ -40,24 +40,24 @@ from noether.runs.overview import DONE, STOPPED, RunState, run_state
 from noether.runs.records import read_record
 from noether.training.sweep import checked_plan, train_apart
 
-if TYPE_CHECKING:  # It imports torch, which a plan or a submission does not need.
+if TYPE_CHECKING:  # This module imports torch, which a plan or a submission does not need.
     from noether.physics.predict.python_api import LoadedRun
 
 Words = str | Sequence[str | os.PathLike[str]]
-"""The words after the command: one string, split as a shell splits it, or a list of words."""
+"""The words typed after the command: one string, which is split as by a shell, or a list of words."""
 FLAGS = {"train": ("hp", "reset", "tb"), "plan": ("hp", "visible_devices"), "submit": ("hp",)}
-"""The flags that each command accepts from Python; the others print, or start several runs."""
+"""The flags that each command accepts from Python. All other flags print something or start several runs."""
 LINES_SHOWN = 12
 
 
 class RunEnded(RequestError):
-    """A run that did not complete. `exit_code` is 75 if everything is saved; `path` is its folder, None if not made."""
+    """A run that did not complete. `exit_code` is 75 if the run is saved; `path` is its folder, None if it has none."""
 
     path: Path | None = None
 
 
 class Plan(dict[str, Any]):
-    """The dictionary that `noether plan --json` prints; its repr is the table of `noether plan`."""
+    """The dictionary that `noether plan --json` prints. Its repr is the table that `noether plan` prints."""
 
     text = ""
 
@@ -67,7 +67,7 @@ class Plan(dict[str, Any]):
 
 @dataclass(frozen=True, repr=False)
 class SubmittedJob:
-    """The Slurm job of a run. `id` is the job's id, kept when it is requeued; `path` is the run's folder."""
+    """The Slurm job of a run. `id`: the job's id, which stays the same after a requeue; `path`: the run's folder."""
 
     id: str
     path: Path
@@ -77,7 +77,7 @@ class SubmittedJob:
 
     @property
     def state(self) -> str:
-        """The state as Slurm names it: PENDING, RUNNING, COMPLETED, …; UNKNOWN if Slurm no longer knows the job."""
+        """The job's state in Slurm's words (PENDING, RUNNING, …), or UNKNOWN if Slurm no longer knows the job."""
         return job_state(self.id) or ("COMPLETED" if self._run().state == DONE else "UNKNOWN")
 
     @property
@@ -90,10 +90,10 @@ class SubmittedJob:
         return self.id not in queued_jobs()
 
     def wait(self, timeout: float = float("inf")) -> None:
-        """Wait until the job has ended, through all requeues. TimeoutError: not within `timeout` seconds."""
+        """Wait until the job has ended and is not requeued. TimeoutError: `timeout` seconds have passed."""
         ends, pause_s = time.monotonic() + timeout, 0.5
         while True:
-            with suppress(SlurmError):  # A restarting controller answers later.
+            with suppress(SlurmError):  # The controller may be restarting, so ask again later.
                 if self.done():
                     return
             if time.monotonic() > ends:
@@ -102,7 +102,7 @@ class SubmittedJob:
             pause_s = min(10.0, 1.5 * pause_s)
 
     def result(self, timeout: float = float("inf")) -> "LoadedRun":
-        """Wait for the job and return its run. RunEnded: the run did not complete; TimeoutError: see `wait`."""
+        """Wait until the job ends; return its run. RunEnded: the run did not complete. TimeoutError: see `wait`."""
         self.wait(timeout)
         if (state := self._run().state) == DONE:
             return load_run(self.path)
@@ -110,7 +110,7 @@ class SubmittedJob:
         raise _ended(code, self.path, self.logs, "submit", f"job {self.id}, {self.state}")
 
     def cancel(self) -> None:
-        """Stop the job as `noether cancel` does: everything is saved, and the job is not requeued."""
+        """Stop the job as `noether cancel` does: the run is saved, and the job is not requeued."""
         if not self.done():
             cancel_run(str(self.path))
 
@@ -124,12 +124,12 @@ def train(words: Words = (), **settings: Any) -> "LoadedRun":
     """Train, and return the run: `noether.train("+experiment/ellipsoid=quick", trainer={"max_updates": 4}, seed=1)`.
 
     Args:
-        words: what is typed after `noether train`, as one text or as a list.
+        words: the words to type after `noether train`, as one text or as a list.
         settings: settings, which override the words; also the command's flags hp, reset and tb.
 
-    Training runs in a separate process; an interrupt saves everything and stops it. In a task of srun, torchrun or
-    mpirun, this process trains as one rank of the run, as `noether train` does. RequestError: as for the command;
-    RunEnded: the run failed or was stopped.
+    Training runs in a separate process; an interrupt saves the run and stops it. In a task of srun, torchrun or
+    mpirun, that process is one rank of the run, as with `noether train`. RequestError: as for the command. RunEnded:
+    the run failed or was stopped.
     """
     with _refusals_of("train"), tempfile.TemporaryDirectory(prefix="noether-") as scratch:
         _refuse_inside_a_rank()
@@ -151,13 +151,13 @@ def train(words: Words = (), **settings: Any) -> "LoadedRun":
         raise KeyboardInterrupt
     if code != ExitCode.DONE or path is None:
         raise _ended(code, path, "".join(said), "train")
-    return load_run(path, trust=True)  # The caller has just named its code.
+    return load_run(path, trust=True)  # The caller has named the run's code in this call, so trusts it.
 
 
 def plan(words: Words = (), **settings: Any) -> Plan:
     """Return what `noether.train` would do here, as a dictionary whose repr is the table of `noether plan`.
 
-    The flags are hp, and visible_devices ("0,1,2,3") of another machine. RequestError: as for the command.
+    Its flags are hp, and visible_devices ("0,1,2,3") to plan for another machine. RequestError: as for the command.
     """
     with _refusals_of("plan"):
         _, call = _bound("plan", words, settings)
@@ -169,7 +169,7 @@ def plan(words: Words = (), **settings: Any) -> Plan:
 
 
 def submit(words: Words = (), **settings: Any) -> SubmittedJob:
-    """Submit a run to Slurm with the settings in the slurm section; hp is a flag. RequestError: as for the command."""
+    """Submit a run to Slurm with the settings in the slurm section. RequestError: as for the command."""
     with _refusals_of("submit"):
         line, call = _bound("submit", words, settings)
         job = described_here(call.words, call.flags.get("hp"))
@@ -177,7 +177,7 @@ def submit(words: Words = (), **settings: Any) -> SubmittedJob:
 
 
 def _bound(verb: str, words: Words, settings: dict[str, Any]) -> tuple[list[str], Call]:
-    """Return the words after `noether VERB`, and the call that they make."""
+    """Return the words to type after `noether VERB`, and the call to which they are bound."""
     line = shlex.split(words) if isinstance(words, str) else [os.fspath(word) for word in words]
     own = flags_of(COMMANDS[verb])
     for name, value in flat(settings):
@@ -191,12 +191,12 @@ def _bound(verb: str, words: Words, settings: dict[str, Any]) -> tuple[list[str]
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Convert a Python value for a setting: a class becomes its dotted path. RequestError: ranks cannot import it."""
+    """Convert a Python value to a setting's value: a class to its dotted path. RequestError: ranks cannot import it."""
     if isinstance(value, (list, tuple)):
         return [_plain(name, one) for one in value]
     if not hasattr(value, "__qualname__"):
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        return value.tolist() if hasattr(value, "tolist") else value  # Arrays of NumPy, tensors of torch.
+        return value.tolist() if hasattr(value, "tolist") else value  # For NumPy arrays and torch tensors.
     path = f"{value.__module__}.{value.__qualname__}"
     if path.startswith("__main__") or "<" in path:
         raise RequestError("class-not-importable", f"ranks cannot import {path}", seen=f"{name}={path}",
@@ -217,7 +217,7 @@ def _refuse_inside_a_rank() -> None:
 
 
 def _ended(code: int, path: Path | None, text: str, verb: str, about: str = "") -> RunEnded:
-    """Return the error for a run that ended with this code and output: the refusal that it printed, if any."""
+    """Return the error for a run that ended with this code; if its output contains a refusal, return that refusal."""
     refusals = re.findall(r"(?m)^noether: (.*) \[([\w-]+)\]\n((?:  .*\n)*)", text)
     end = "\n".join([about, *text.rstrip().splitlines()[-LINES_SHOWN:]]).strip()
     if code == ExitCode.CHECKPOINTED:
@@ -236,7 +236,7 @@ def _ended(code: int, path: Path | None, text: str, verb: str, about: str = "") 
 
 @contextmanager
 def _refusals_of(verb: str) -> Iterator[None]:
-    """Rewrite the fix of a refusal as a Python call, if the fix is a word of the command line."""
+    """Rewrite a refusal's fix as a Python call if the fix is an override."""
     try:
         yield
     except RequestError as error:

@@ -1,4 +1,4 @@
-"""Describe settings for `noether help`: the top level, a section with all its kinds, or one setting."""
+"""Describe settings for `noether help`: the top-level settings, a section with all its kinds, or one setting."""
 
 import inspect
 from pathlib import Path
@@ -22,7 +22,7 @@ SECTION_NAMES = (TOP, *SECTIONS[1:])
 
 
 def section_help(section: str) -> str:
-    """Return the text of `noether help model`: a section's settings by kind; for the top level also the groups."""
+    """Return the text of `noether help model`: the settings of a section, by kind; for TOP, the groups too."""
     if section == TOP:
         groups = [f"  {'+' * ('/' in name) + name:<36} {', '.join(options)}" for name, options in our_groups().items()]
         return "\n".join([*_described("", RunConfig), "", "groups (GROUP=OPTION)", *groups])
@@ -36,7 +36,7 @@ def section_help(section: str) -> str:
 
 
 def setting_help(name: str) -> str:
-    """Return the text of `noether help trainer.max_epochs`: one setting's type, default and current value.
+    """Return the text of `noether help trainer.max_epochs`: one setting's type, default, and value in `noether train`.
 
     RequestError: there is no such setting; the fix names the one that was meant.
     """
@@ -59,7 +59,7 @@ def setting_help(name: str) -> str:
 
 
 def _kinds(section: str) -> dict[str, type[BaseModel]]:
-    """Return {kind: schema} of a section; the kind is "" if the section has only one."""
+    """Return {kind: schema} of a section; the kind is "" if the section has only one kind."""
     own = "my_package." + ("my_curve" if section == "schedule" else "MyClass")
     return {own if kind_of(one) == "" else kind_of(one) or "": one for one in sections_at(section)}
 
@@ -70,7 +70,7 @@ def _described(prefix: str, schema: type[BaseModel]) -> list[str]:
 
 
 def _typed(field: FieldInfo) -> str:
-    """Return a setting's type and default: "whole number or null, default null"."""
+    """Return a setting's type and default in words, such as "whole number or null, default null"."""
     default = "" if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
     shown = as_override(default) if not isinstance(default, (BaseModel, dict)) else ""
     return " or ".join(dict.fromkeys(_words(field.annotation))) + (f", default {shown}" if shown else "")

@@ -1,1 +1,1 @@
-"""Compose the configuration from YAML, validate it and dump it. Never imports torch."""
+"""The configuration: composed from YAML files and arguments, validated, and written as YAML. Never imports torch."""

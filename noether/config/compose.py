@@ -25,27 +25,27 @@ from noether.config.yaml_reader import RunYaml
 
 DEFAULT = "default"
 SettingsFile = str | Path | SettingsLayer | None
-"""A file of settings, or the layer read from one; None: the default configuration."""
+"""A settings file, or the layer that was read from a settings file; None: the default configuration."""
 
 
 def load_config(overrides: Sequence[str] = (), hp: SettingsFile = None) -> RunConfig:
     """Compose and validate the configuration of a run.
 
-    overrides: Hydra overrides in the order given: `key=value`, `+key=value`, `~key`, `group=option`.
-    hp: a YAML file in any folder, which may use the groups of the configs folder; without a `defaults` list it changes
-        the default configuration. None: the default configuration.
+    overrides: Hydra's overrides, applied in this order: `key=value`, `+key=value`, `~key`, `group=option`.
+    hp: a YAML file in any folder, which can use the groups of the configs folder. Without a `defaults` list, the file
+        changes the default configuration. None: the default configuration.
     RequestError: a setting is wrong. The error names the key, the expected value, and the line to change.
     """
-    layers = compose_layers(overrides, hp)  # of the files and the command line, the lowest first
+    layers = compose_layers(overrides, hp)  # the layers of the files and of the command line, the lowest first
     settings = interpolated(laid_over(layers))  # `${key}` is replaced by its value
     complete, recipe = with_recipe(settings)  # `auto` is replaced by the recipe's choice
     return validate(complete).chosen_by(recipe)
 
 
 def load_sweep(overrides: Sequence[str], hp: str | None, verb: str) -> tuple[list[list[str]], list[RunConfig]]:
-    """Return the overrides and the configuration of each run of a sweep; `verb` is the command that was typed.
+    """Return the overrides of each run of a sweep, and the configuration of each run; `verb` is the typed command.
 
-    RequestError: as `expand_sweep` and `load_config`, or `resume` names one run, which not every run can resume.
+    RequestError: as for `expand_sweep` and `load_config`, or `resume` names a single run, but the sweep has several.
     """
     expanded = expand_sweep(overrides, verb)
     configs = [load_config(words, hp) for words in expanded]
@@ -58,20 +58,20 @@ def load_sweep(overrides: Sequence[str], hp: str | None, verb: str) -> tuple[lis
 
 
 def compose_settings(overrides: Sequence[str] = (), hp: SettingsFile = None) -> dict[str, Any]:
-    """Compose files and overrides into plain settings, not yet validated, in which `auto` may remain."""
+    """Compose files and overrides into plain settings, which are not validated and can still contain `auto`."""
     return interpolated(laid_over(compose_layers(overrides, hp)))
 
 
 def compose_layers(overrides: Sequence[str], hp: SettingsFile) -> list[SettingsLayer]:
-    """Return the settings of the files and, last, of the command line: the lowest layer first.
+    """Return the layers of settings, from the lowest to the highest: those of the files, then the command line's.
 
-    If a layer sets a new `kind` of a section, that section is removed from the lower layers. If it sets the length of
-    the run in another unit, the length is removed from the lower layers.
+    If a layer sets another `kind` of a section, that section is removed from the lower layers. If a layer sets the
+    length of the run in another unit, the length is removed from the lower layers.
     """
     known: dict[str, Any] | None = None
     if isinstance(hp, SettingsLayer):
         assert hp.file is not None
-        known, primary = hp.settings, hp.file.resolve()  # The file has been read already, so its name does not matter.
+        known, primary = hp.settings, hp.file.resolve()  # The file was read before, so it may have any name.
     else:
         primary = primary_file(hp)
     path = SearchPath(tuple(dict.fromkeys((primary.parent, configs_folder()))))
@@ -84,8 +84,8 @@ def compose_layers(overrides: Sequence[str], hp: SettingsFile) -> list[SettingsL
         if override.is_delete() and key not in groups:
             taken = [take(layer.settings, key) for layer in layers]
             if not any(taken):
-                raise RequestError("nothing-to-delete", f"nothing to delete at {key}", seen=f"~{key}",
-                                   expected="a key that the files set", fix=f"leave ~{key} out")  # fmt: skip
+                raise RequestError("nothing-to-delete", f"there is no setting to delete: {key}", seen=f"~{key}",
+                                   expected="a key that a settings file sets", fix=f"leave ~{key} out")  # fmt: skip
         elif key not in chosen:
             layers[-1] = SettingsLayer(None, merged(layers[-1].settings, nested(key, setting_value(override))))
     for place, layer in enumerate(layers):
@@ -96,14 +96,14 @@ def compose_layers(overrides: Sequence[str], hp: SettingsFile) -> list[SettingsL
 
 
 def laid_over(layers: Sequence[SettingsLayer]) -> dict[str, Any]:
-    """Return the settings of all layers; a later layer overrides an earlier one."""
+    """Return the settings of all layers merged into one dictionary; each layer overrides the layers before it."""
     return reduce(merged, (layer.settings for layer in layers), {})
 
 
 def validate(settings: dict[str, Any]) -> RunConfig:
     """Check plain settings against the schema; return the configuration.
 
-    RequestError: names each wrong key, the nearest valid key for an unknown one, and the line to change.
+    RequestError: a setting is wrong. It names each wrong key, the key that was probably meant, and the line to change.
     """
     try:
         return RunConfig.model_validate(settings)
@@ -113,7 +113,7 @@ def validate(settings: dict[str, Any]) -> RunConfig:
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting: its full name, its value, and its origin: "command line", a file's path, or "default"."""
+    """A setting with its full name, its value, and its origin ("command line", the path of a file, or "default")."""
 
     name: str
     value: Any
@@ -121,7 +121,7 @@ class Setting:
 
 
 def settings_with_origins(overrides: Sequence[str] = (), hp: SettingsFile = None) -> list[Setting]:
-    """Return every setting of the configuration that `load_config` would return. RequestError: as `load_config`."""
+    """Return every setting of the configuration that `load_config` returns. RequestError: as for `load_config`."""
     layers = compose_layers(overrides, hp)
     typed = interpolated(laid_over(layers))
     settings, recipe = with_recipe(typed)
@@ -144,20 +144,20 @@ def _origin(file: Path | None) -> str:
 
 
 def read_dumped(path: Path) -> RunConfig:
-    """Read a run's config.yaml, as `dump_config` wrote it: plain values, without `defaults`; `${}` is text.
+    """Read the config.yaml that `dump_config` wrote for a run. In this file, `${}` is text, and `defaults` is no list.
 
-    RequestError: it cannot be read, or does not fit the schema.
+    RequestError: the file cannot be read, or its settings do not fit the schema.
     """
     return validate(dumped_layer(path).settings)
 
 
 def dumped_layer(path: Path) -> SettingsLayer:
-    """Read a run's config.yaml as a layer, over which others can be laid. RequestError: it cannot be read."""
+    """Read a run's config.yaml as a layer that other layers can override. RequestError: the file cannot be read."""
     return SettingsLayer(path, read_settings(path, read_plain, RunYaml)[0])
 
 
 def dump_config(config: BaseModel) -> str:
-    """Return the resolved configuration as YAML, from which `--hp` reads the same configuration."""
+    """Return the configuration as YAML. Passed as `--hp`, this YAML gives the same configuration."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 

@@ -1,4 +1,4 @@
-"""Settings for how long the ranks of a run wait for each other."""
+"""Settings of the time limits for which the ranks of a run wait for each other."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ TIMEOUT_VARIABLE = "DISTRIBUTED_TIMEOUT_S"
 
 
 class DistributedConfig(Section):
-    """Times for which the ranks of a run wait for each other before they report missing ranks."""
+    """The time limits after which a run reports missing ranks, hosts or devices."""
 
     init_timeout_s: float = Field(
         600.0, gt=0, description="Seconds for all ranks to join, and for each collective until the first update ends."
@@ -35,7 +35,7 @@ class DistributedConfig(Section):
 
 
 def with_environment(config: DistributedConfig, environ: Mapping[str, str]) -> DistributedConfig:
-    """Return the settings with `timeout_s` from DISTRIBUTED_TIMEOUT_S, if that is set.
+    """Return the settings, with `timeout_s` from the variable DISTRIBUTED_TIMEOUT_S if it is set.
 
     RequestError: the variable is not a number of seconds above 0.
     """

@@ -1,6 +1,6 @@
-"""Explain which settings the schema refuses: the value found, the values expected, and the line to change.
+"""Explain why the schema refuses a setting: give the value found, the values expected, and the line to change.
 
-A table holds other programs' names for settings; further suggestions are derived from the schema.
+The suggestions come from the schema and from a table of the names that other programs use for settings.
 """
 
 import re
@@ -26,31 +26,31 @@ from noether.config.section import Interval, kind_of, merged, nested, sections_i
 from noether.config.sweep import as_typed, override_value, parse_override
 
 Kinds = Mapping[str, str]
-"""The known kinds of sections."""
+"""{section: its kind}, for the sections whose kind is known."""
 UNKNOWN: Kinds = MappingProxyType({})
 
 
 class Suggestion(NamedTuple):
-    """The line to type instead, an override or other words; `remark` is only for the reader."""
+    """The line to type instead, which is an override or other words. `remark` is an explanation, not to be typed."""
 
     line: str
     remark: str = ""
 
     @property
     def setting(self) -> str:
-        """Return the setting that the line sets; "" for a line that is not an override."""
+        """The name of the setting that the line sets; "" for a line that is not an override."""
         name, equals, _ = self.line.partition("=")
         return name if equals and re.fullmatch(r"\w+(\.[\w-]+)*", name) else ""
 
     def __str__(self) -> str:
-        """Return the line, quoted for the shell, with its remark."""
+        """Return the line, quoted for the shell, followed by the remark in parentheses."""
         line = shlex.quote(self.line) if self.setting else self.line
         return f"{line}      ({self.remark})" if self.remark else line
 
 
 @cache
 def other_words() -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
-    """Return the tables of `other_words.txt`: noether's line for each foreign word, and (pattern, value) pairs."""
+    """Return the two tables of `other_words.txt`: {foreign word: our line}, {our setting: (pattern, value) pairs}."""
     lines, values = dict[str, str](), dict[str, list[tuple[str, str]]]()
     for row in re.sub(r"\n +", " ", Path(__file__).with_name("other_words.txt").read_text("utf-8")).splitlines():
         if (parts := row.partition(" <- "))[1]:
@@ -60,10 +60,10 @@ def other_words() -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
     return lines, values
 
 
-# Names that choose a component in other programs; here `kind` in the same section does.
+# Other programs' names for the setting that chooses a component, which is `kind` in noether.
 _NAMES_OF_KIND = ("name", "type", "class", "class_path", "_target_")
 SECTIONS = ("", *(name for name, field in RunConfig.model_fields.items() if sections_in(field.annotation)))
-"""The names of the sections of settings; "" is the top level."""
+"""The names of the sections; "" is the top level."""
 _EXPECTED = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "string": "a text", "path": "a text",
     "tuple": "a list in brackets", "list": "a list in brackets",
@@ -72,13 +72,13 @@ _EXPECTED = {
     "too_short": "at least {min_length} entry",
     "less_than": "a number below {lt}", "less_than_equal": "a number of at most {le}",
 }  # fmt: skip
-"""The expected value by the beginning of pydantic's error type; for other types pydantic's message is used."""
+"""{pydantic's error type, or its beginning: the expected value}. For all other types, pydantic's message is used."""
 MOST_EXPLAINED = 30
-"""The most refused settings listed one by one: a file may have 10,000."""
+"""The maximum number of refused settings that are explained; a wrong file can have 10,000 of them."""
 
 
 def sections_at(key: str, kinds: Kinds = UNKNOWN, root: type[BaseModel] = RunConfig) -> list[type[BaseModel]]:
-    """Return the sections to which a dotted name may refer: all kinds if its kind is unknown; "" is the top level."""
+    """Return the schemas of the section `key`: of its kind if that is known, otherwise of all kinds. "": top level."""
     sections = [root]
     parts = key.split(".") if key else []
     while parts and sections:
@@ -87,24 +87,24 @@ def sections_at(key: str, kinds: Kinds = UNKNOWN, root: type[BaseModel] = RunCon
         found = [one for field in fields for one in sections_in(field.annotation)]
         sections = [one for one in found if kind_of(one) == kinds.get(part)] or found
         if any("dict[" in str(field.annotation) for field in fields) and (not parts or not parts.pop(0)):
-            return []  # The user chooses the names in a mapping.
+            return []  # In a mapping, the user chooses the names.
     return sections
 
 
 def fields_of(key: str, kinds: Kinds = UNKNOWN) -> list[FieldInfo]:
-    """Return the schema's fields of a setting: none if it is unknown, several if they depend on the kind."""
+    """Return the schema's fields of a setting: none for an unknown setting, several if the field depends on a kind."""
     section, _, name = key.rpartition(".")
     return [one.model_fields[name] for one in sections_at(section, kinds) if name in one.model_fields]
 
 
 def default_of(fields: Iterable[FieldInfo]) -> Any:
-    """Return the first default among a setting's fields that can be typed; None if there is none."""
+    """Return the first default of a setting's fields that a user can type; None if no field has such a default."""
     given = (one.get_default(call_default_factory=True, validated_data={}) for one in fields if not one.is_required())
     return next((one for one in given if one not in (None, {}, ()) and not isinstance(one, BaseModel)), None)
 
 
 def settings(kinds: Kinds = UNKNOWN) -> dict[str, FieldInfo]:
-    """Return every setting by its name, the top level first; a section of unknown kind has those of all kinds."""
+    """Return {name: field} of every setting, the top level first. A section of unknown kind has all kinds' settings."""
     found: dict[str, FieldInfo] = {}
     for section in SECTIONS:
         for one in sections_at(section, kinds):
@@ -115,16 +115,16 @@ def settings(kinds: Kinds = UNKNOWN) -> dict[str, FieldInfo]:
 
 
 def members_of(annotation: Any) -> list[Any]:
-    """Return the types that an annotation allows (for a mapping: its values), and the texts of a Literal."""
+    """Return the types that an annotation allows, and the texts of a Literal; of a mapping, the types of its values."""
     if (origin := get_origin(annotation)) in (Union, UnionType, Literal):
         return [member for one in get_args(annotation) for member in members_of(one)]
     return members_of(get_args(annotation)[origin is dict]) if origin in (Annotated, dict) else [annotation]
 
 
 def resolve_value(setting: str, typed: str, kinds: Kinds = UNKNOWN) -> str | None:
-    """Return the value to type for a setting instead of another program's value or a number with its unit.
+    """Return the value that a user meant who typed another program's value, or a number with its unit, for a setting.
 
-    None if no such value is known. The schema may still refuse the value, because some numbers may not be 0.
+    Return None if this value is unknown. The schema can still refuse a returned value, for example 0.
     """
     for pattern, value in other_words()[1].get(setting, ()):
         if match := re.fullmatch(pattern, typed, re.IGNORECASE):
@@ -137,7 +137,7 @@ def resolve_value(setting: str, typed: str, kinds: Kinds = UNKNOWN) -> str | Non
         return "true"
     if "VALUE" in typed or {str, Path} & {*members} or (typed == "null" and type(None) in members):
         return typed
-    if Interval in members:  # Only a schedule's interval may be a share of the run.
+    if Interval in members:  # Only the intervals of a schedule can be percentages of the run.
         meant = Interval.meant(typed)
         return "1 epoch" if meant and "%" in meant and not setting.startswith("schedule.") else meant
     near = nearest(typed, [one for one in members if isinstance(one, str)])
@@ -147,16 +147,16 @@ def resolve_value(setting: str, typed: str, kinds: Kinds = UNKNOWN) -> str | Non
         return typed if typed.startswith("[") else f"[{typed}]"
     if near is None and {int, float} & {*members}:
         if re.fullmatch(r"-?\d+" if float not in members else r"[-+]?[\d.]+(e[-+]?\d+)?", typed):
-            return typed  # Unchanged, such as 1e-3.
+            return typed  # Unchanged, because 1e-3 should stay 1e-3.
         unit = setting.rpartition("_")[2]
         return number_meant(typed, unit if unit in ("s", "min", "gb") else "", whole=float not in members)
     return near
 
 
 def resolve_alias(key: str, value: str, kinds: Kinds = UNKNOWN, verb: str = "") -> Suggestion | None:
-    """Return the line for another program's setting `key`, or for a setting of this name in another section, or None.
+    """Return the line to type instead of `key`, a setting of another program or of another section; None if unknown.
 
-    verb: the command that was typed; some words in the table apply to one command only.
+    verb: the typed command, because the table has words that only one command explains.
     """
     section, _, name = key.rpartition(".")
     name = name.replace("-", "_")
@@ -167,7 +167,7 @@ def resolve_alias(key: str, value: str, kinds: Kinds = UNKNOWN, verb: str = "") 
     word = next((one for one in asked if one in lines), "")
     line, _, remark = lines.get(word, "").partition("      ")
     setting, equals, template = line.partition("=")
-    # A name such as `root` or `time` has another meaning in an unrelated section.
+    # In an unrelated section, a name such as `root` or `time` means something else.
     about = ("", "trainer", setting.rpartition(".")[0], setting.partition(".")[0])
     if line and (word in (key, f"{key}={value}") or section in about or section not in SECTIONS):
         if not equals or line[0] in "-+":
@@ -188,18 +188,18 @@ def _letters(name: str) -> str:
 
 
 def _set(setting: str, typed: str, key: str, kinds: Kinds, remark: str) -> Suggestion:
-    """Return an override that sets a setting to the value that was meant or, if that is unknown, to its default."""
+    """Return the override that gives a setting the value that was meant or, if this is unknown, its default."""
     value, default = resolve_value(setting, typed, kinds), default_of(fields_of(setting, kinds))
     written = as_override(default) if value is None else as_typed(value)
     return Suggestion(f"leave {key} out" if value is default is None else f"{setting}={written}", remark)
 
 
 def refusal_of(error: ValidationError, settings: Mapping[str, Any]) -> RequestError:
-    """Return one error for all refused settings: the first in full, and a line for each further setting."""
+    """Return one error for all refused settings: it explains the first, and has a line for each further setting."""
     kinds = {name: str(part["kind"]) for name, part in settings.items() if isinstance(part, dict) and "kind" in part}
     problems: dict[str, Any] = {}
     for problem in error.errors(include_url=False):
-        # A union (int, auto or null) reports a problem for each member; the first is enough.
+        # For a union (int, auto or null), pydantic reports a problem for each member. The first problem is enough.
         problems.setdefault(_key_of(problem, settings), problem)
     told = list(problems.items())[:MOST_EXPLAINED]
     first, *others = (_accepted(_explained(problem, key, kinds), key, settings, kinds) for key, problem in told)
@@ -210,7 +210,7 @@ def refusal_of(error: ValidationError, settings: Mapping[str, Any]) -> RequestEr
 
 
 def _accepted(refused: RequestError, key: str, settings: Mapping[str, Any], kinds: Kinds) -> RequestError:
-    """Return the refusal of `key` with a fix that the schema accepts: if it refuses a fix, use that refusal's fix."""
+    """Return the error about `key`. If the schema refuses its fix too, replace it by the fix for the new error."""
     trial, fix = deepcopy(dict(settings)), ""
     try:
         override = parse_override(*shlex.split(re.split(r" {6}|\n", refused.fix)[0]))
@@ -228,13 +228,13 @@ def _accepted(refused: RequestError, key: str, settings: Mapping[str, Any], kind
             if again.summary.startswith(setting) and not fix:
                 fix = again.fix if re.match(r"'?[\w.]+=", again.fix) else f"leave {key} out"
                 fix = f"{re.split(' {6}', fix)[0]}      ({again.summary})"
-    except (RequestError, LookupError, TypeError, ValueError):  # The fix is in words, or chooses a group.
+    except (RequestError, LookupError, TypeError, ValueError):  # The fix is not an override, or it chooses an option.
         pass
     return RequestError(**refused.parts | {"fix": fix}) if fix else refused
 
 
 def _key_of(problem: Any, settings: Mapping[str, Any]) -> str:
-    """Return the key as written in files; pydantic's `loc` also has the section's tag ("upt") and a union's member."""
+    """Return the key as in a file: pydantic's `loc` without the tag of a section ("upt") and the member of a union."""
     place, within = list(problem["loc"]), settings
     if place and place[0] in SECTIONS_WITH_KIND:
         del place[1:2]
@@ -248,7 +248,7 @@ def _key_of(problem: Any, settings: Mapping[str, Any]) -> str:
 
 
 def _explained(problem: Any, key: str, kinds: Kinds) -> RequestError:
-    """Return the refusal of one setting."""
+    """Return the error about one setting."""
     kind, value, default = problem["type"], problem["input"], default_of(fields_of(key, kinds))
     if kind == "extra_forbidden":
         return _unknown_key(key, value, kinds)
@@ -278,7 +278,7 @@ def _explained(problem: Any, key: str, kinds: Kinds) -> RequestError:
 
 
 def _expected(problem: Any) -> str:
-    """Return in words what is expected instead of a wrong value."""
+    """Describe in words the value that is expected instead of a wrong value."""
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "literal_error":
         return "one of " + ", ".join(re.findall(r"'([^']+)'", context["expected"]))
@@ -287,14 +287,14 @@ def _expected(problem: Any) -> str:
 
 
 def refused_keys(error: ValidationError, content: Mapping[str, Any], root: type[BaseModel]) -> list[str]:
-    """Return a sentence for each key that `root`, a schema such as a map's, refuses."""
+    """Return a sentence for each key of `content` that the schema `root` refuses."""
     said: dict[str, str] = {}
     for problem in error.errors(include_url=False):
         key, kind = _key_of(problem, content), problem["type"]
         parent, _, name = key.rpartition(".")
         if key not in said and len(said) == MOST_EXPLAINED:
             return [*said.values(), "… and more"]
-        if key in said and " cannot be " in said[key]:  # The next member of a union.
+        if key in said and " cannot be " in said[key]:  # The problem is about the next member of a union.
             said[key] += f" or {_expected(problem)}"
         elif kind == "extra_forbidden":
             near = nearest(name, [one for section in sections_at(parent, root=root) for one in section.model_fields])
@@ -309,17 +309,17 @@ def refused_keys(error: ValidationError, content: Mapping[str, Any], root: type[
 
 def _unknown_key(key: str, value: Any, kinds: Kinds) -> RequestError:
     typed = key
-    while isinstance(value, dict) and value:  # For a whole section, use its first setting.
+    while isinstance(value, dict) and value:  # Of a whole section, use the first setting.
         name, value = next(iter(value.items()))
         typed = f"{typed}.{name}"
     given, rest, meant = as_text(value), typed.removeprefix(key), None
     spelled, lines = _spelled(key, kinds) + rest, lines_for(f"{typed.replace('.', '/')}/{as_text(value)}")
     if rest and _is_setting(spelled, kinds):
         meant = Suggestion(f"{spelled}={as_typed(given)}")
-    elif not rest and key in settings(kinds):  # A dotted name in a file.
+    elif not rest and key in settings(kinds):  # A file contains a dotted name as a key.
         meant = Suggestion(key.replace(".", ": {") + f": {given}" + "}" * key.count("."), "nested, in its file")
     meant = meant or resolve_alias(spelled if rest else typed, given, kinds)
-    group = resolve_alias(key, "VALUE", kinds) if rest and not meant else None  # It may be in another section.
+    group = resolve_alias(key, "VALUE", kinds) if rest and not meant else None  # Maybe of another section.
     for other in (group.setting + rest if group else "", _spelled(typed, kinds)):
         option = resolve_value(other, given, kinds) if other in SECTIONS else given
         if not meant and option and _is_setting(other, kinds):
@@ -337,13 +337,13 @@ def _unknown_key(key: str, value: Any, kinds: Kinds) -> RequestError:
 
 
 def _is_setting(name: str, kinds: Kinds) -> bool:
-    """Return whether a section or a mapping with the user's own names has such a setting."""
+    """Return whether the schema has a setting of this name, or it is in a mapping whose names the user chooses."""
     within = name.rpartition(".")[0]
     return bool(fields_of(name, kinds) or (fields_of(within, kinds) and not sections_at(within, kinds)))
 
 
 def _spelled(key: str, kinds: Kinds) -> str:
-    """Return a setting's name with the spelling of each part corrected by the names in its section."""
+    """Correct the spelling of each part of a setting's name, using the names in the section; return the new name."""
     path = ""
     for part in key.split("."):
         known = [name for section in sections_at(path, kinds) for name in section.model_fields]
@@ -352,8 +352,8 @@ def _spelled(key: str, kinds: Kinds) -> str:
 
 
 def _refused_by_section(error: ValueError, key: str, value: Any, kinds: Kinds) -> RequestError:
-    """Return the refusal by a validator of a section, whose SettingError names the setting and the problem."""
-    if not isinstance(error, SettingError):  # Raised by pydantic itself.
+    """Return the error for a setting that a section's validator refuses. Its SettingError names the problem."""
+    if not isinstance(error, SettingError):  # Pydantic itself raised the error.
         error = SettingError("setting-refused", "", str(error))
     name, given, problem = error.setting, error.given, error.problem
     full = key if not name or key.rpartition(".")[2] == name else f"{key}.{name}".lstrip(".")
@@ -373,7 +373,7 @@ def _short(value: Any) -> str:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as it is typed, without quotes."""
+    """Return a value as a user would type it, without quotes."""
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(str, value))}]"
     if value is None or isinstance(value, bool):
@@ -382,7 +382,7 @@ def as_text(value: Any) -> str:
 
 
 def as_override(value: Any) -> str:
-    """Return a value as Hydra's grammar writes it; the shell may want it quoted."""
+    """Return a value in Hydra's grammar. In a shell, the result may need quotes."""
     if isinstance(value, (list, tuple)):
         return f"[{','.join(as_override(one) or repr('') for one in value)}]"
     if isinstance(value, Mapping):

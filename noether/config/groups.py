@@ -1,11 +1,11 @@
-"""The folder of the configuration groups, and their options; needs only the standard library."""
+"""The configuration groups and their options, found in the folder `configs`. Imports only the standard library."""
 
 from pathlib import Path
 
 DEFAULT_CONFIG = "train.yaml"
 
 LAUNCH_SETTINGS = ("accelerator", "devices", "nodes", "node_rank", "master_addr", "master_port", "distributed", "slurm")
-"""The settings of a script under `noether run`: where it runs, not what it does."""
+"""The settings that `noether run` accepts: they choose where a script runs, not what it does."""
 
 
 def configs_folder() -> Path:
@@ -18,7 +18,7 @@ def configs_folder() -> Path:
 
 
 def our_groups() -> dict[str, list[str]]:
-    """Return the options of each group in our folder."""
+    """Return {group: its options} for the groups that noether provides."""
     groups: dict[str, list[str]] = {}
     for file in sorted(configs_folder().glob("*/**/*.yaml")):
         groups.setdefault(file.parent.relative_to(configs_folder()).as_posix(), []).append(file.stem)
@@ -26,7 +26,7 @@ def our_groups() -> dict[str, list[str]]:
 
 
 def lines_for(word: str) -> list[str]:
-    """Return overrides that choose the options that a word or path may mean: quick, upt.yaml, configs/model/upt."""
+    """Return the overrides that choose the option of a word or path such as quick, upt.yaml or configs/model/upt."""
     name = word.removesuffix(".yaml").removesuffix(".yml").removeprefix("configs/").rstrip("/")
     found = [(group, one) for group, options in our_groups().items() for one in options]
     lines = [

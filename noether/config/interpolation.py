@@ -1,4 +1,4 @@
-"""Interpolation of `${trainer.max_epochs}` and `${oc.env:USER}` in settings (OmegaConf's grammar)."""
+"""Replacing `${trainer.max_epochs}` and `${oc.env:USER}` in settings by their values (OmegaConf's grammar)."""
 
 import os
 import re
@@ -10,8 +10,8 @@ from noether.common.suggest import nearest
 from noether.config.section import flat
 from noether.config.yaml_reader import DEEPEST
 
-# The variables that `${oc.env:NAME}` may read. If it could read all, a settings file from somebody else could copy any
-# secret in the environment into the run's names and files.
+# The variables that `${oc.env:NAME}` can read. If it could read every variable, another person's settings file could
+# copy a secret from the environment into the names and files of a run.
 ALLOWED = (
     "USER", "LOGNAME", "HOME", "HOSTNAME", "PWD", "TMPDIR", "SCRATCH", "WORK", "DATA", "PROJECT",
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PBS_JOBID", "PBS_JOBNAME", "LSB_JOBID", "LSB_JOBNAME",
@@ -20,14 +20,14 @@ ALLOWED_PREFIXES = ("SLURM_", "NOETHER_")
 NEVER = ("NOETHER_RUN_KEY", "SLURM_JWT")
 
 MOST_MADE = 20_000
-"""The most values after interpolation, where a long text counts as several: twice as many as the largest file has."""
+"""The maximum number of values after interpolation, twice that of the largest file; a long text counts as several."""
 Place = tuple[str | int, ...]
 
 
 def interpolated(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with every `${…}` replaced. OmegaConf's resolvers are not used: any code may register one.
+    """Return settings with every `${…}` replaced, without OmegaConf's resolvers, because any code can register one.
 
-    RequestError: a `${…}` cannot be parsed, or names an unknown setting, itself, or a variable that may not be read.
+    RequestError: a `${…}` cannot be parsed, or names an unknown setting, itself, or a variable that it must not read.
     """
     walk = _Interpolation(settings)
     return {name: walk.replaced(value, (name,)) for name, value in settings.items()}
@@ -40,7 +40,7 @@ class _Interpolation:
         self._made = 0
 
     def replaced(self, value: Any, place: Place) -> Any:
-        """Return the value at a place of the settings, with each `${…}` in it replaced."""
+        """Return a value with each `${…}` in it replaced. `place`: the keys that lead to it in the settings."""
         self._made += 1 + (len(value) // 100 if isinstance(value, str) else 0)
         if self._made > MOST_MADE or len(self._open) > DEEPEST:
             most = f"at most {MOST_MADE:,} values with every ${{…}} replaced, {DEEPEST} deep"
@@ -53,7 +53,7 @@ class _Interpolation:
             return value
         if place in self._open:
             raise _refused(place, value, "interpolation-loop", f"{value} names itself", "another setting")
-        # Imported here: few settings need the grammar, whose import takes as long as a whole command.
+        # Imported only here, because the import takes as long as a whole command, and few settings need the grammar.
         from omegaconf.errors import OmegaConfBaseException
         from omegaconf.grammar_parser import parse
         from omegaconf.grammar_visitor import GrammarVisitor
@@ -71,7 +71,7 @@ class _Interpolation:
             self._open.pop()
 
     def _setting(self, key: str, place: Place, text: str) -> Any:
-        """Return the value that `${key}` names: by its full name, or relative to the place if it begins with dots."""
+        """Return the value of the setting `key`: a full name or, if it begins with dots, a name relative to `place`."""
         name = key.lstrip(".")
         found: Any = self._settings
         target: Place = ()
@@ -95,18 +95,18 @@ def _refused(place: Place, text: str, code: str, summary: str, expected: str) ->
 
 
 def _variable(name: str, args: Sequence[Any], args_str: Sequence[str]) -> Any:
-    """Return the value of `${name:args}`, a variable of the environment."""
+    """Return the value of `${name:args}`, which must be a variable of the environment: `${oc.env:NAME}`."""
     variable, seen = str(args[0]) if args else "", f"${{{name}:{','.join(args_str)}}}"
     if name != "oc.env" or not variable or len(args) > 2:
         expected = "${SETTING}, ${oc.env:NAME} or ${oc.env:NAME,DEFAULT}"
         raise RequestError(
-            "unknown-resolver", f"settings cannot use {seen}", seen=seen, expected=expected, fix="the value itself"
+            "unknown-resolver", f"settings cannot use {seen}", seen=seen, expected=expected, fix="write the value"
         )
     if not (variable in ALLOWED or variable.startswith(ALLOWED_PREFIXES)) or variable in NEVER:
         raise RequestError(
             "variable-not-allowed", f"a configuration may not read the variable {variable}", seen=seen,
             expected=f"one of {', '.join(ALLOWED)}, or {', '.join(f'{prefix}…' for prefix in ALLOWED_PREFIXES)}",
-            fix=f'the setting on the command line: name="${variable}"',
+            fix=f'type the setting on the command line: name="${variable}"',
         )  # fmt: skip
     if variable not in os.environ and len(args) < 2:
         raise RequestError("variable-not-set", f"the variable {variable} is not set", seen=seen,

@@ -1,4 +1,4 @@
-"""The files of a run's settings, found by their `defaults` lists as Hydra reads them."""
+"""The settings files of a run: a primary file, and the files in `defaults` lists, which are read as by Hydra."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from noether.config.yaml_reader import PlainYaml, SettingsYaml, parse_yaml
 
 
 def primary_file(hp: str | Path | None) -> Path:
-    """Return the file that `--hp` names, or for None the default configuration.
+    """Return the path of the settings file that `--hp` names; for None, that of the default configuration.
 
     RequestError: there is no such file, or its name does not end in .yaml.
     """
@@ -30,7 +30,7 @@ def primary_file(hp: str | Path | None) -> Path:
     path = Path(hp).expanduser().resolve()
     if path.is_file() and path.suffix == ".yaml":
         return path
-    # The documented --hp configs/NAME.yaml should also find our own file outside a checkout, as in a container's /work.
+    # Outside a checkout, for example in a container's /work, --hp configs/NAME.yaml must still find noether's own file.
     own = configs_folder() / path.name
     if not path.exists() and Path(hp).parent == Path("configs") and own.suffix == ".yaml" and own.is_file():
         return own
@@ -42,14 +42,14 @@ def primary_file(hp: str | Path | None) -> Path:
 
 
 def as_yaml(path: Path) -> str:
-    """Return the command that makes a YAML file from a file with another suffix: JSON is valid YAML, TOML is not."""
+    """Return the command that turns a file into a YAML file: convert TOML; rename others, as JSON is valid YAML."""
     source, target = shlex.quote(str(path)), shlex.quote(str(path.with_suffix(".yaml")))
     convert = "import sys, tomllib, yaml; yaml.safe_dump(tomllib.load(sys.stdin.buffer), sys.stdout)"
     return f"python -c '{convert}' < {source} > {target}" if path.suffix == ".toml" else f"mv {source} {target}"
 
 
 def file_meant(hp: str) -> str:
-    """Return the line for a misspelled settings file: its name with suffix or corrected, or an option of ours."""
+    """Return the line to type instead of a misspelled settings file: a file with a similar name, or an option."""
     typed, path = Path(hp), Path(hp).expanduser().resolve()
     beside = [file.name for file in path.parent.glob("*.y*ml") if file.is_file()] if path.parent.is_dir() else []
     if near := next((one for one in (path.name, f"{path.name}.yaml") if one in beside), nearest(path.name, beside)):
@@ -67,9 +67,9 @@ def _what_is_there(path: Path) -> str:
 
 @contextmanager
 def kept_pipe(pipe: str) -> Iterator[str]:
-    """Yield the path of a temporary file with the settings of a pipe, `--hp <(…)`: a pipe can be read only once.
+    """Copy the settings of a pipe (`--hp <(…)`), which can be read only once, to a temporary file; yield its path.
 
-    RequestError: they cannot be read.
+    RequestError: the settings cannot be read.
     """
     _, text = read_settings(Path(pipe))
     with TemporaryDirectory(prefix="noether-") as folder:
@@ -81,9 +81,9 @@ def kept_pipe(pipe: str) -> Iterator[str]:
 def read_settings(
     path: Path, read: Callable[[Path, int], bytes] = read_given, kind: type[PlainYaml] = SettingsYaml
 ) -> tuple[dict[str, Any], str]:
-    """Return the plain content of a file of settings, and its text.
+    """Return the parsed content of a settings file, and its text.
 
-    RequestError: it is not YAML within the bounds of `kind`, not UTF-8, or not keys and values.
+    RequestError: the file is not YAML within the limits of `kind`, is not UTF-8, or does not contain keys and values.
     """
     try:
         text = read(path, kind.most_bytes).decode()
@@ -102,7 +102,7 @@ def read_settings(
 
 @dataclass(frozen=True)
 class SettingsLayer:
-    """Settings from one source, laid over the earlier layers. `file` is None for the command line."""
+    """The settings from one source, which override those of the lower layers. `file`: None for the command line."""
 
     file: Path | None
     settings: dict[str, Any]
@@ -110,7 +110,7 @@ class SettingsLayer:
 
 @dataclass(frozen=True)
 class SearchPath:
-    """The folders in which groups are searched: the settings file's folder, then ours."""
+    """The folders that are searched for groups: the folder of the settings file, then noether's own."""
 
     folders: tuple[Path, ...]
 
@@ -119,7 +119,7 @@ class SearchPath:
         return sorted({file.stem for folder in self.folders for file in (folder / group).glob("*.yaml")})
 
     def find(self, name: str, besides: Sequence[Path] = ()) -> Path | None:
-        """Return the file of `group/option`, ignoring the files in `besides`; None if there is no such file."""
+        """Return the first file of `group/option` that is not in `besides`; None if there is no such file."""
         files = (folder / f"{name}.yaml" for folder in self.folders)
         return next((file for file in files if file.is_file() and file not in besides), None)
 
@@ -127,10 +127,10 @@ class SearchPath:
 def layers_of(
     primary: Path, path: SearchPath, typed: Mapping[str, Sequence[str]], known: Mapping[str, Any] | None = None
 ) -> tuple[list[SettingsLayer], set[str]]:
-    """Return the layers of a settings file, the lowest first, and the groups in its lists.
+    """Return the layers of a settings file, the lowest first, and the groups that its `defaults` lists name.
 
-    typed: the options that the command line chooses, by group; empty for a group that it leaves out.
-    known: the content of a file that was read already.
+    typed: {group: the options that the command line chooses}; without options, the group is left out.
+    known: the content of the primary file, if the file has been read already.
     RequestError: a list names a missing file or itself, or has an unsupported form.
     """
     chosen, appended = dict(typed), dict[str, Sequence[str]]()
@@ -139,7 +139,7 @@ def layers_of(
         layers = walk.layers(primary, appended=[_Entry("group", *one, one[0]) for one in appended.items()])
         absent = [group for group, options in walk.chosen.items() if options and group not in walk.listed]
         if absent:
-            first = min(absent, key=lambda group: not group.startswith("experiment/"))  # It may list the rest.
+            first = min(absent, key=lambda group: not group.startswith("experiment/"))  # It may list the others.
             appended[first] = walk.chosen[first]
         elif walk.chose_late:
             chosen = walk.chosen
@@ -148,7 +148,7 @@ def layers_of(
 
 
 class _Entry(NamedTuple):
-    """An entry of a `defaults` list. `name`: the group, or empty for files. `section` has slashes."""
+    """An entry of a `defaults` list. `name`: the group, "" for files. `section`: the section's name, with slashes."""
 
     kind: Literal["self", "files", "group", "override"]
     name: str
@@ -158,7 +158,7 @@ class _Entry(NamedTuple):
 
 @dataclass
 class _Walk:
-    """A walk through all lists, from their ends, so that it meets the last of several choices for a group first."""
+    """A walk through all `defaults` lists, each from its end, because the last choice for a group takes effect."""
 
     primary: Path
     path: SearchPath
@@ -175,7 +175,7 @@ class _Walk:
         within: Sequence[Path] = (),
         appended: Sequence[_Entry] = (),
     ) -> list[SettingsLayer]:
-        """Return the layers of a file of the group `folder`, whose settings belong to `section`."""
+        """Return the layers of a file in the group `folder`, whose settings belong to `section`; the lowest first."""
         within = (*within, file)
         if self.known is not None and file == self.primary:
             content, package = deepcopy(dict(self.known)), None
@@ -206,16 +206,16 @@ class _Walk:
                 options = self.chosen.get(group, options)
             for option in reversed(options):
                 name = f"{group}/{option}".lstrip("/")
-                child = self.path.find(name, within)  # A user's train.yaml may name ours.
+                child = self.path.find(name, within)  # A user's train.yaml may list noether's train.yaml.
                 if child is None:
                     raise no_option(*name.rpartition("/")[::2], self.path)
                 found += reversed(self.layers(child, name.rpartition("/")[0], inner, within))
         return found[::-1]
 
     def _defaults(self, content: dict[str, Any], file: Path) -> list[Any]:
-        """Remove and return a file's `defaults` list; for a settings file without a list, return that of train.yaml.
+        """Remove and return a file's `defaults` list. A settings file without a list gets the list of train.yaml.
 
-        The list of train.yaml then omits each section whose `kind` the file sets: such a file sets the whole section.
+        Each section whose `kind` the file sets is omitted from that list, because the file defines the whole section.
         """
         if file == self.primary and "defaults" not in content:
             whole = {name for name, section in content.items() if isinstance(section, dict) and "kind" in section}
@@ -243,9 +243,9 @@ def _entry(entry: Any, file: Path, folder: str, section: str) -> _Entry:
 
 
 def no_option(group: str, option: str, path: SearchPath, typed: str = "", fix: str = "") -> RequestError:
-    """Return the refusal of an option without a file; `typed`: the override that names the option, if any.
+    """Return the error for an option that has no file. `typed`: the override that names the option, if any.
 
-    fix: the line that chooses an option of this name in another group; used if this group has no similar option.
+    fix: the line that chooses an option of this name in another group, used if this group has no similar option.
     """
     options, plus = path.options(group), "+" * typed.startswith("+")
     stem = option.removesuffix(".yaml").rpartition("/")[2]

@@ -15,7 +15,7 @@ class _Optimizer(Section):
 
 
 class AdamWConfig(_Optimizer):
-    """AdamW (Loshchilov and Hutter, arXiv 1711.05101), in torch's fused version if there is one."""
+    """AdamW (Loshchilov and Hutter, arXiv 1711.05101), in torch's fused version if the device has one."""
 
     kind: Literal["adamw"] = "adamw"
     betas: tuple[float, float] = Field((0.9, 0.999), description="Decay rates of the first and second moment.")
@@ -47,7 +47,7 @@ class LionConfig(_Optimizer):
 class MuonConfig(_Optimizer):
     """Muon (Jordan 2024) for matrices and AdamW for all else, with one learning rate (Liu et al., arXiv 2502.16982).
 
-    Each step follows a matrix's momentum after it is made orthogonal, with all singular values about one.
+    Muon makes the momentum of a matrix orthogonal (all singular values about one), and steps in that direction.
     """
 
     kind: Literal["muon"] = "muon"
@@ -61,7 +61,7 @@ OPTIMIZERS = ("adamw", "sgd", "lion", "muon")
 
 
 class CustomOptimizerConfig(_Optimizer):
-    """Any other optimiser, by the dotted path of its class (torch.optim.NAdam), whose options are all other keys.
+    """Any other optimiser: `kind` is the dotted path of its class (torch.optim.NAdam), and other keys are its options.
 
     The class receives `learning_rate` as `lr`, and the weight decay in the parameter groups.
     """
@@ -70,7 +70,7 @@ class CustomOptimizerConfig(_Optimizer):
     kind: Annotated[str, dotted_path_or(*OPTIMIZERS)]
 
     def options(self) -> dict[str, Any]:
-        """Return the other keyword arguments for its constructor."""
+        """Return the user's own options, which are keyword arguments for the optimiser's constructor."""
         return dict(self.model_extra or {})
 
 
@@ -102,7 +102,7 @@ class CosineConfig(_Warmed):
 
 
 class StepConfig(_Warmed):
-    """The learning rate is multiplied by `factor` at the end of each step of length `every`."""
+    """A learning rate that is multiplied by `factor` after every interval `every`."""
 
     kind: Literal["step"] = "step"
     every: Interval = Field(Interval(25, "%"), description="Length of a step.")
@@ -110,7 +110,7 @@ class StepConfig(_Warmed):
 
 
 class OneCycleConfig(Section):
-    """One cycle (Smith, arXiv 1708.07120): a cosine up to the peak and a cosine down, as in torch's OneCycleLR."""
+    """One cycle (Smith, arXiv 1708.07120): up to the peak and down, each along a cosine, as in torch's OneCycleLR."""
 
     kind: Literal["one_cycle"] = "one_cycle"
     rise: Interval = Field(Interval(30, "%"), description="Length of the rise to the peak.")
@@ -124,18 +124,18 @@ SCHEDULES = ("constant", "cosine", "step", "one_cycle")
 class CustomScheduleConfig(_Warmed):
     """A schedule of torch, torch.optim.lr_scheduler.OneCycleLR, or your own function `curve(peak, updates, **options)`.
 
-    `kind` is its dotted path; all other keys are its options. A schedule of torch is stepped after each update, and
-    gets max_lr, total_steps, T_max and mode from the run unless they are given; ReduceLROnPlateau is stepped after each
-    evaluation, by trainer.select_by. Your own function gets the peak and the number of updates of the whole run. It
-    returns a function from an update (the first is 0) to its learning rate, which must depend on nothing else, so that
-    a resumed run continues the same curve.
+    `kind` is the dotted path; all other keys are options. A schedule of torch is stepped after each update, and gets
+    max_lr, total_steps, T_max and mode from the run unless they are set. ReduceLROnPlateau is stepped after each
+    evaluation, with the metric trainer.select_by. Your own function gets the peak learning rate and the number of
+    updates of the whole run. It returns a function from an update's index (from 0) to its learning rate, which must
+    depend on nothing else, so that a resumed run continues the same curve.
     """
 
     model_config = ConfigDict(extra="allow")
     kind: Annotated[str, dotted_path_or(*SCHEDULES, others="torch.optim.lr_scheduler")]
 
     def options(self) -> dict[str, Any]:
-        """Return the other keyword arguments for the function."""
+        """Return the user's own options, which are keyword arguments for the schedule's class or function."""
         return dict(self.model_extra or {})
 
 

@@ -1,4 +1,4 @@
-"""Read the overrides of a run (Hydra's grammar), and suggest corrections for words that cannot be read."""
+"""Parse the overrides of a run (Hydra's grammar), and suggest corrections for words that cannot be parsed."""
 
 import os
 import re
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TYPED = "command line"
 LONGEST_UNREAD = 1_000
-"""The most characters of an unreadable word that is shown in full, and for which a correction is sought."""
+"""The maximum length in characters of an unreadable word that an error shows in full and tries to correct."""
 
 
 def parse_overrides(overrides: Sequence[str]) -> "list[Override]":
@@ -61,14 +61,14 @@ def _several_values(text: str) -> RequestError:
         expected, fix = "a list in brackets", f"{key}={shlex.quote(f'[{value}]')}"
     elif takes(name, str, Path):
         fix = f'{key}=\\"{value}\\"      (one text with commas; a sweep: -m {text})'
-    elif re.search(",0+\\d", value) and (number := resolve_value(name, value)):  # 0,001 and 10,000: not lists.
+    elif re.search(",0+\\d", value) and (number := resolve_value(name, value)):  # 0,001 or 10,000 is no list.
         fix = f"{key}={number}"
     return RequestError("setting-given-twice", f"{name} was given several values", seen=text,
                         expected=f"{expected}; a comma separates the values of a sweep", fix=fix)  # fmt: skip
 
 
 def _unreadable(text: str, following: Sequence[str] = ()) -> RequestError:
-    """Return the error for a word that is not an override; `following`: the next two words, such as `=` and a value."""
+    """Return the error for a word that is not an override. `following`: the next two words, such as `=` and a value."""
     if len(text) > LONGEST_UNREAD:
         raise RequestError("override-too-long", f"cannot read {len(text):,} characters", seen=f"{text[:40]}…",
                            expected="key=value, with a number of at most 20 digits, and few brackets",
@@ -88,7 +88,7 @@ def _unreadable(text: str, following: Sequence[str] = ()) -> RequestError:
 
 
 def _overrides_meant(text: str) -> list[str]:
-    """Return the overrides meant by a word: YAML, JSON, several joined, or another separator; [] if unknown."""
+    """Return the overrides that a word means that is YAML or JSON, joins several, or lacks the `=`; [] if unknown."""
     name, _, value = text.partition("=")
     if value.strip().startswith("{"):  # trainer={'max_epochs': 3}
         text = f"{name}: {value.replace('=', ': ')}"
@@ -109,7 +109,7 @@ def _overrides_meant(text: str) -> list[str]:
 
 
 def _word_meant(word: str) -> str:
-    """Return the line for a word without `=` that names a run, a file or an option; "" if it names none of them."""
+    """Return the line to type instead of the name of a run, a file or an option; "" if the word is not such a name."""
     path, quoted = Path(word), shlex.quote(word)
     around = [one for place in (path, "runs" / path) if os.path.exists(place) for one in (place, *place.parents)]
     if run := next((one for one in around if (one / "config.yaml").is_file()), None):
@@ -127,7 +127,7 @@ def _word_meant(word: str) -> str:
 
 
 def _option_meant(word: str, others: Sequence[str] = ()) -> str:
-    """Return a line that chooses an option named `word` and is valid with the other words; "" if there is none."""
+    """Return a line that chooses the option `word` and is valid together with `others`; "" if there is no such line."""
     from noether.config.compose import load_config
 
     known = [f"{group}/{one}" for group, options in our_groups().items() for one in options]
@@ -140,7 +140,7 @@ def _option_meant(word: str, others: Sequence[str] = ()) -> str:
 
 
 def chosen_options(overrides: "Sequence[Override]", path: SearchPath) -> dict[str, list[str]]:
-    """Return the options that the overrides choose, by group; an empty list for a group left out by `~group`.
+    """Return {group: the options that the overrides choose}; the list is empty for a group left out by `~group`.
 
     RequestError: there is no such option or group.
     """
@@ -148,7 +148,7 @@ def chosen_options(overrides: "Sequence[Override]", path: SearchPath) -> dict[st
     for override in overrides:
         group, value = override.key_or_group, cast(Any, override.value())
         if "/" in group or any((folder / group).is_dir() for folder in path.folders):
-            if isinstance(value, dict):  # Settings of a section that has the same name as a group.
+            if isinstance(value, dict):  # These are settings of a section, not an option of the group of the same name.
                 raise _unreadable(str(override.input_line))
             chosen[group] = [] if override.is_delete() else value if isinstance(value, list) else [value]
             for option in chosen[group]:
@@ -162,7 +162,7 @@ def chosen_options(overrides: "Sequence[Override]", path: SearchPath) -> dict[st
 def setting_value(override: "Override") -> Any:
     """Return the value that an override gives to a setting.
 
-    Hydra's grammar would read run_id=40_1 (an array's job and task) as the number 401; a text setting keeps the text.
+    Hydra's grammar reads run_id=40_1 (an array's job and task) as the number 401; a setting of type text keeps "40_1".
     """
     value, written = override.value(), str(override.input_line).partition("=")[2].strip()
     if is_number(value) and takes(override.key_or_group, str, Path):
@@ -175,7 +175,7 @@ def setting_value(override: "Override") -> Any:
 
 
 def takes(key: str, *wanted: type) -> bool:
-    """Return whether the schema knows a setting and accepts only these types, or null, for it."""
+    """Return whether the schema has the setting `key` and accepts for it only values of the wanted types, or null."""
     found = [field.annotation for field in fields_of(key)]
     kinds = {get_origin(kind) or kind for one in found for kind in members_of(one)}
     return bool(kinds) and kinds <= {*wanted, type(None)}

@@ -14,7 +14,7 @@ AUTO, CHOSEN = "auto", ("effective_batch_size", "max_updates")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Batch, length, and the reason for both. of_the_data: False if the data are not cases; `plan` then omits it."""
+    """The chosen batch and length, with the reason, which `plan` omits if the data are not cases (`of_the_data`)."""
 
     effective_batch_size: int
     max_updates: int
@@ -23,7 +23,7 @@ class Recipe:
 
 
 def with_recipe(settings: dict[str, Any]) -> tuple[dict[str, Any], Recipe | None]:
-    """Replace each `auto` in plain settings by a recipe's value; return settings and recipe (None without `auto`)."""
+    """Replace each `auto` by the recipe's choice; return the settings and the recipe (None if nothing is `auto`)."""
     names = left_to_recipe(settings)
     if not names:
         return settings, None
@@ -36,7 +36,7 @@ def with_recipe(settings: dict[str, Any]) -> tuple[dict[str, Any], Recipe | None
 
 
 def left_to_recipe(settings: Mapping[str, Any]) -> list[str]:
-    """Return the names of the trainer's settings that are `auto`."""
+    """Return the names of the trainer's settings whose value is `auto`."""
     trainer = _section(settings, "trainer")
     return [name for name in CHOSEN if trainer.get(name) == AUTO]
 

@@ -17,13 +17,13 @@ from noether.config.slurm import SlurmConfig
 from noether.config.trainer import TrackerConfig, TrainerConfig
 from noether.registry import settings_of
 
-# Options of the user's own components, and shell lines that are copied into the job script unchanged.
+# Not checked for control characters: options of components, and shell lines, which the job script contains unchanged.
 _FREE = ("model", "dataset", "task", "optimizer", "schedule", "slurm.slurm_setup")
 
 SECTIONS_OF_A_TRAINED_MODEL = ("dataset", "model", "task")
 
 SECTIONS_WITH_KIND = (*SECTIONS_OF_A_TRAINED_MODEL, "optimizer", "schedule")
-"""Sections whose `kind` is one of ours, or a dotted path to the user's own."""
+"""The sections that have a `kind`: the name of a component of noether, or a dotted path to the user's own."""
 
 
 class RunConfig(Section):
@@ -45,7 +45,7 @@ class RunConfig(Section):
         description="Number of machines in a run without a scheduler, each started by hand with its node_rank. 1: only "
         "this machine.",
     )
-    node_rank: int | None = Field(None, ge=0, description="Number of this machine among the nodes, from 0.")
+    node_rank: int | None = Field(None, ge=0, description="Index of this machine among the nodes, from 0.")
     master_addr: str | None = Field(
         None,
         description="Host at which the ranks meet; with nodes, set it here or in MASTER_ADDR, else the launcher does.",
@@ -87,19 +87,19 @@ class RunConfig(Section):
 
     @property
     def recipe(self) -> Recipe | None:
-        """Return the recipe that chose batch or length; None if settings gave both, or come from an existing run."""
+        """The recipe that chose the batch or the length; None if both were set, or come from an existing run."""
         return self._recipe
 
     def chosen_by(self, recipe: Recipe | None) -> "RunConfig":
-        """Note the recipe that has chosen some of these settings; return this configuration."""
+        """Record the recipe that chose some of these settings (None: no recipe); return this configuration."""
         self._recipe = recipe
         return self
 
     def own_code(self, *, trains: bool = True, submits: bool = False) -> dict[str, str]:
-        """Return the dotted paths that a run with these settings imports, each with the setting that names it.
+        """Return {user's own code: the setting that names it}: the dotted paths that a run with these settings imports.
 
-        trains: whether to include paths that only training needs, not the trained model.
-        submits: whether to include the parts of its Slurm job: shell lines, image, mounts and further options.
+        trains: whether to include the paths that only training imports.
+        submits: whether to include what a Slurm job adds: shell lines, image, mounts and further options.
         """
         sections = SECTIONS_WITH_KIND if trains else SECTIONS_OF_A_TRAINED_MODEL
         named = {getattr(self, name).kind: f"{name}.kind" for name in sections}
@@ -113,9 +113,9 @@ class RunConfig(Section):
     @field_validator("devices", mode="before")
     @classmethod
     def _devices_as_text(cls, value: Any) -> Any:
-        # YAML reads 2 as a number and [0, 1] as a list; accept both for 2 and 0,1.
+        # YAML reads 2 as a number and [0, 1] as a list. Convert them to the texts 2 and 0,1.
         if isinstance(value, bool):
-            raise SettingError("devices-not-a-list", "", "devices is a number or a list such as 0,1")
+            raise SettingError("devices-not-a-list", "", "devices must be a number or a list such as 0,1")
         if isinstance(value, int):
             return str(value)
         if isinstance(value, (list, tuple)):
@@ -147,7 +147,7 @@ class RunConfig(Section):
                     f"{name}.kind={part.kind} ({part.problem or 'your own'})" for name, part in parts.items()
                 ),
                 expected="all three for fields at points, or all three for classes of images",
-                fix="+experiment/mnist=convnet      (or all three of the ellipsoid: leave them out)",
+                fix="+experiment/mnist=convnet      (or leave all three out, to use those of the ellipsoid)",
             )
         return self
 
@@ -176,10 +176,10 @@ class RunConfig(Section):
 def refuse_control_characters(settings: Mapping[str, Any]) -> None:
     """Refuse control characters and Unicode's line ends (U+0085, U+2028, U+2029) in settings.
 
-    A line end would end a comment of the job script, and the text after it would be executed. It would also break up
-    the rows of files that hold one row per line.
+    In a comment of the job script, the text after a line end would be executed. In a file with one row per line, a line
+    end would split a row.
 
-    RequestError: a setting has such characters. The fix is the setting without them.
+    RequestError: a setting contains such a character. The error's fix is the setting without it.
     """
     for name, value in _texts(settings, ""):
         bad = [letter for letter in value if unicodedata.category(letter) in ("Cc", "Zl", "Zp")]

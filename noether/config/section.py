@@ -20,13 +20,13 @@ class Section(BaseModel):
 
 
 class ComponentSection(Section):
-    """Settings of a component that `kind` chooses: one of ours, or a dotted path to the user's own class.
+    """The settings of a component. `kind` chooses it, by a name in noether or by a dotted path to the user's own class.
 
     All settings are passed to the component's constructor, except `kind` and those that noether itself reads.
     """
 
     problem: ClassVar[str | None] = None
-    """The kind of problem that the data set, model or task is for: "fields" or "classes"; None for the user's own.
+    """The problem that the data set, model or task is for: "fields" or "classes"; None for the user's own component.
     Sections for different problems cannot be combined in a run."""
 
     kind: str
@@ -36,15 +36,15 @@ class ComponentSection(Section):
         return self.model_dump(exclude={"kind"})
 
     def check_beside(self, config: Any) -> None:
-        """Raise SettingError if this section contradicts other sections of a RunConfig. Default: never."""
+        """Raise SettingError if this section contradicts another section of a RunConfig. By default, do nothing."""
 
     def reasons(self) -> dict[str, str]:
-        """Return reasons for settings, by the names that `plan` prints. Default: none."""
+        """Return the reasons for values that `plan` prints, by the names that it prints. By default, return none."""
         return {}
 
 
 class DatasetSection(ComponentSection):
-    """Settings of a data set: which samples to train on, and how many of each sample's points."""
+    """The settings of a data set: the samples to train on, and the number of points to use of each sample."""
 
     validation_fraction: float = Field(
         0.1, ge=0, lt=1, description="Share of the training split that is held out for choosing the best weights."
@@ -64,7 +64,7 @@ class DatasetSection(ComponentSection):
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield settings by their dotted names; an empty section is a value."""
+    """Yield (dotted name, value) of each setting in nested sections; an empty section counts as a value."""
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{prefix}{name}.")
@@ -73,14 +73,14 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def nested(name: str, content: Any) -> Any:
-    """Return the content nested in the sections of a dotted name."""
+    """Nest the content in the sections of a dotted name: "trainer.max_epochs", 3 → {"trainer": {"max_epochs": 3}}."""
     for part in reversed(name.split(".") if name else []):
         content = {part: content}
     return content
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of both; those of `above` override those of `below`."""
+    """Merge nested settings; where both set a value, that of `above` is used."""
     both = dict(below)
     for name, value in above.items():
         old = both.get(name)
@@ -98,20 +98,20 @@ def take(settings: dict[str, Any], key: str) -> bool:
 
 
 def kind_of(section: type[BaseModel]) -> str | None:
-    """Return the `kind` that chooses a section: "" for the user's own by dotted path, None without a `kind`."""
+    """Return the `kind` that chooses a section: "" if it is a dotted path, None if the section has no `kind`."""
     field = section.model_fields.get("kind")
     return None if field is None else str(next(iter(get_args(field.annotation)), ""))
 
 
 def sections_in(annotation: Any) -> list[type[BaseModel]]:
-    """Return the sections that an annotation allows, including those inside unions and mappings."""
+    """Return the section classes in an annotation, including those inside unions and mappings."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [section for argument in get_args(annotation) for section in sections_in(argument)]
 
 
 def chosen_by_kind(*known: str) -> Discriminator:
-    """Return a discriminator that chooses the section by `kind`: one of `known`, or "custom" for a dotted path."""
+    """Return a discriminator that maps a section's `kind` to a tag: the `kind` itself if `known`, else "custom"."""
 
     def tag(value: Any) -> str:
         kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
@@ -123,8 +123,8 @@ def chosen_by_kind(*known: str) -> Discriminator:
 def dotted_path_or(*known: str, others: str = "") -> AfterValidator:
     """Return a validator of `kind` that accepts a dotted path to the user's own class (my_package.MyModel).
 
-    The working directory is on the path from which the class is imported. `others`: a module whose classes may be meant
-    by their names alone (OneCycleLR).
+    The class can be imported from the working directory. `others`: a module whose classes the error suggests if only
+    the name of a class was given (OneCycleLR).
     """
 
     def check(path: str) -> str:
@@ -143,7 +143,7 @@ def dotted_path_or(*known: str, others: str = "") -> AfterValidator:
 
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(updates?|epochs?|samples?|%)\s*")
 _OTHERS = {"ep": "epoch", "sa": "sample", "%": "%"} | dict.fromkeys(("up", "st", "it", "ba"), "update")
-"""Our unit of a length by the first letters of other names for it: steps, iterations, batches."""
+"""{the first letters of a name for a unit of length: our unit}; other names are steps, iterations and batches."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Interval:
 
     @classmethod
     def parse(cls, value: Any) -> "Interval":
-        """Return the interval of a text such as `10 updates`, or of an interval. SettingError: it is not a length."""
+        """Parse a text such as `10 updates`; return an Interval unchanged. SettingError: the value is not a length."""
         if isinstance(value, cls):
             return value
         instead = cls.meant(str(value)) or "10 updates"
@@ -179,11 +179,11 @@ class Interval:
 
     @classmethod
     def meant(cls, text: str) -> str | None:
-        """Return the length to type for a text such as "10 steps", "1k it" or "epoch"; None if it is not a length."""
+        """Return the length that a text such as "10 steps", "1k it" or "epoch" means; None if it means no length."""
         found = re.fullmatch(r"\s*([\d._]*\s*(?:[km]\b)?)\s*([a-z]*|%)\s*", text.lower())
         unit = _OTHERS.get(found[2][:2], None if found[2] else "update") if found else None
         count = float(number_meant(found[1] or "1") or 0) if found and unit else 0
-        if 0 < count < 1 and unit == "update":  # A share of the run, as in other programs.
+        if 0 < count < 1 and unit == "update":  # Other programs write a share of the run like this.
             count, unit = 100 * count, "%"
         return str(cls(count if unit == "%" else round(count), unit if unit == "%" else f"{unit}s")) if count else None
 
@@ -199,12 +199,12 @@ class Interval:
         )
 
 
-# "%" is reserved for metrics, whose values are fractions of 1. The unit "1" of a pure number is left out.
+# "%" becomes "percent", because "%" is for metrics whose values are fractions of 1. "1" becomes "", for no unit.
 Unit = Annotated[str, AfterValidator(lambda unit: {"%": "percent", "1": ""}.get(unit, unit))]
 
 
 class FieldConfig(Section):
-    """One output of the model, under its key in the samples."""
+    """The settings of one output of the model; the output's name is its key in the samples."""
 
     unit: Unit = Field("", description="Physical unit, shown in tables and pictures.")
     weight: float = Field(1.0, ge=0, description="Weight of this field's standardised squared error in the loss.")

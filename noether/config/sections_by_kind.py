@@ -1,4 +1,4 @@
-"""The sections whose `kind` is in noether's registry or is a dotted path to the user's own class."""
+"""The sections `dataset`, `model` and `task`, whose `kind` is in noether's registry or is a dotted path to a class."""
 
 from functools import reduce
 from operator import or_
@@ -11,14 +11,14 @@ from noether.registry import KINDS, settings_of
 
 
 class CustomDatasetConfig(DatasetSection):
-    """The user's own data set: all other keys are passed to its constructor, together with `split` and `root`."""
+    """The user's own data set. Its constructor receives all keys except `kind`, and also `split` and `root`."""
 
     model_config = ConfigDict(extra="allow")
     kind: Annotated[str, dotted_path_or(*KINDS["dataset"])]
 
 
 class CustomModelConfig(ComponentSection):
-    """The user's own model: all other keys are passed to its constructor."""
+    """The user's own model. Its constructor receives all keys except `kind`."""
 
     model_config = ConfigDict(extra="allow")
     kind: Annotated[str, dotted_path_or(*KINDS["model"])]
@@ -37,14 +37,14 @@ class CustomModelConfig(ComponentSection):
 
 
 class CustomTaskConfig(ComponentSection):
-    """The user's own task: all other keys are passed to its constructor."""
+    """The user's own task. Its constructor receives all keys except `kind`."""
 
     model_config = ConfigDict(extra="allow")
     kind: Annotated[str, dotted_path_or(*KINDS["task"])]
 
 
 def one_of(section: str, custom: type[ComponentSection]) -> Any:
-    """Return the union of a section's kinds and `custom`, for a dotted path, chosen by `kind`."""
+    """Return the type of a section: a union of its registered kinds and, for a dotted path, `custom`."""
     tagged = [Annotated[kind, Tag(name)] for name, kind in {**settings_of(section), "custom": custom}.items()]
     return Annotated[reduce(or_, tagged), chosen_by_kind(*KINDS[section])]
 

@@ -1,4 +1,4 @@
-"""Settings of a Slurm job, and the additional options of sbatch that contradict them."""
+"""Settings of a Slurm job, and the options of sbatch that are refused because they would contradict these settings."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ OWN_OPTIONS: Mapping[str, str] = {
     **{"nodefile": "nodelist", "output": "folder", "error": "folder", "mem": "mem_gb", "time": "timeout_min"},
     "signal": "slurm_signal_delay_s",
 }
-"""Options of sbatch for which this section has a key; if the key has the same name, it accepts the same values."""
+"""{option of sbatch: the key of this section to use instead}. A key of the same name accepts the same values."""
 FIXED_OPTIONS: Mapping[str, str] = {
     "open-mode": "leave {name} out",
     "requeue": "slurm.max_requeues=VALUE",
@@ -28,13 +28,13 @@ FIXED_OPTIONS: Mapping[str, str] = {
     "wait": "noether logs RUN -f      (after noether submit)",
     "test-only": "noether submit --dry-run …",
 }
-"""Options that `noether submit` sets itself, to requeue the job or find it again, and what to use instead."""
+"""{option that `noether submit` sets itself, to requeue the job or find it again: what to use instead}."""
 EXCLUSIVE_OPTIONS = {"mem-per-cpu": "mem_gb", "mem-per-gpu": "mem_gb", "cpus-per-gpu": "cpus_per_task"}
-"""Options that sbatch accepts only if the given key of this section is not set."""
+"""{option of sbatch: the key of this section that must not be set beside it}."""
 
 
 class SlurmConfig(Section):
-    """The requests of a job to Slurm. For keys that are not set, the cluster's defaults apply."""
+    """What a job requests from Slurm. Where a key is not set, the cluster's default applies."""
 
     folder: str = Field(
         "slurm", description="Folder for the job's output, JOB.out; %u is the user. The runs are in output_path."
@@ -63,7 +63,7 @@ class SlurmConfig(Section):
     slurm_signal_delay_s: int = Field(
         90,
         ge=60,
-        description="How many seconds before the time limit the run is told to save; Slurm may do so 30 s late.",
+        description="Seconds before the time limit at which Slurm tells the run to save, which may be 30 s late.",
     )
     slurm_array_parallelism: int | None = Field(
         None, gt=0, description="How many runs of a sweep may run at the same time; null: all."
@@ -75,14 +75,14 @@ class SlurmConfig(Section):
 
     @property
     def gpu_count(self) -> int | None:
-        """Return the GPUs per node as a number; None if none are requested."""
+        """The number of GPUs per node, without their type; None if no GPUs are requested."""
         if self.gpus_per_node is None or isinstance(self.gpus_per_node, int):
             return self.gpus_per_node
         return int(self.gpus_per_node.rpartition(":")[2])
 
     @property
     def ntasks_per_node(self) -> int:
-        """Return the tasks per node: as requested, else one for each GPU, else one."""
+        """The number of tasks per node: the requested one, else one for each GPU, else 1."""
         return self.tasks_per_node or self.gpu_count or 1
 
     @model_validator(mode="after")
@@ -93,7 +93,7 @@ class SlurmConfig(Section):
             raise SettingError(
                 "gpus-not-a-number", "gpus_per_node", ": write 4, or with a type a100:4", value=repr(self.gpus_per_node)
             ) from None
-        if str(self.gpus_per_node).startswith("gpu:"):  # The form of --gres, which sbatch refuses here.
+        if str(self.gpus_per_node).startswith("gpu:"):  # This form is only for --gres.
             problem = f": write {gpus}, or with a type a100:{gpus}"
             raise SettingError("gpus-as-gres", "gpus_per_node", problem, value=repr(self.gpus_per_node))
         if gpus is not None and gpus < 0:
@@ -107,20 +107,20 @@ class SlurmConfig(Section):
 
     @model_validator(mode="after")
     def _time_to_save(self) -> "SlurmConfig":
-        # A job that is signalled when it starts would be requeued for ever without making an update.
+        # A job that is told to save as soon as it starts would be requeued for ever without making an update.
         if self.timeout_min is not None and self.timeout_min * 60 <= self.slurm_signal_delay_s:
             least = self.slurm_signal_delay_s // 60 + 1
             raise SettingError(
                 "stop-signal-at-start", "timeout_min", ": the job would be told to stop as soon as it starts",
                 value=self.timeout_min,
-                expected=f"longer than the time for saving, slurm.slurm_signal_delay_s={self.slurm_signal_delay_s}",
+                expected=f"more than the time for saving, slurm.slurm_signal_delay_s={self.slurm_signal_delay_s}",
                 fix=f"slurm.timeout_min={least}      (or more)",
             )  # fmt: skip
         return self
 
     @model_validator(mode="after")
     def _additional_parameters_are_others(self) -> "SlurmConfig":
-        """Refuse options that contradict the section, because only the section determines the plan of the job."""
+        """Refuse options that contradict this section, because the job's plan is made from this section alone."""
         for name, value in self.slurm_additional_parameters.items():
             option = name.replace("_", "-")
             if not re.fullmatch(r"[a-z][a-z0-9-]+", option) or "\n" in str(value):
@@ -143,18 +143,18 @@ class SlurmConfig(Section):
                 )  # fmt: skip
             if option in FIXED_OPTIONS and name != "array":
                 raise SettingError("option-is-ours", setting, f": --{option} is set by noether submit", value=value,
-                                   expected="other options: this one is needed to requeue the run and to find it",
+                                   expected="other options: noether submit needs this one to requeue and find the run",
                                    fix=FIXED_OPTIONS[option].format(name=f"slurm.{setting}"))  # fmt: skip
             beside = EXCLUSIVE_OPTIONS.get(option)
             if beside and getattr(self, beside) is not None:
                 raise SettingError("option-contradicts-setting", setting,
                                    f" contradicts slurm.{beside}={getattr(self, beside)}", value=value,
-                                   expected="one of the two: sbatch refuses both together",
+                                   expected="only one of the two options: sbatch refuses both together",
                                    fix=f"slurm.{beside}=null      (or leave slurm.{setting} out)")  # fmt: skip
         return self
 
 
 def _in_full(option: str) -> str:
-    """Return the full name of an abbreviated sbatch option (getopt_long) if it is listed here, else the same name."""
+    """Return the full name of an abbreviated option of sbatch (getopt_long). Unknown options stay unchanged."""
     known = [*OWN_OPTIONS, *FIXED_OPTIONS, *EXCLUSIVE_OPTIONS]
     return option if option in known else next((name for name in known if name.startswith(option)), option)

@@ -1,4 +1,4 @@
-"""Sweeps: `seed=1,2 model=upt,mine` becomes four runs, each a list of overrides (Hydra's grammar)."""
+"""Sweeps: `seed=1,2 model=upt,mine` becomes four lists of overrides, one for each run (Hydra's grammar)."""
 
 import re
 import shlex
@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 
 from noether.common.errors import RequestError
 
-if TYPE_CHECKING:  # The import of Hydra takes longer than the refusal of a wrong flag.
+if TYPE_CHECKING:  # Importing Hydra would delay every error about a wrong flag.
     from hydra.core.override_parser.types import Override
 
 _BETWEEN_COMMAS = re.compile(
     r"""(?:\\.|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\[[^\]]*\]|\([^)]*\)|{[^}]*}|[^\\,'"])+""", re.DOTALL
 )
-"""The text between commas outside quotes and brackets."""
+"""Matches each piece of a text that is split at commas, except commas inside quotes or brackets."""
 MOST_WORDS, MOST_CHARACTERS = 1_000, 2**15
 
 
 def expand_sweep(overrides: Sequence[str], verb: str = "train") -> list[list[str]]:
     """Return the overrides of each run of a sweep; the last key with several values varies fastest.
 
-    Several values are written as in Hydra: lists (`a=1,2,3`), `choice(…)` or `range(…)`. An override with one value is
-    copied unchanged to every run. So is an override that cannot be parsed: composing the configuration reports it.
-    RequestError: no override has several values, one has a value twice, or a sweep is over all files of a group
-    (`glob(…)`) or over an interval, which has no list of values.
+    Several values are written as in Hydra: `a=1,2,3`, `a=choice(…)` or `a=range(…)`. An override with one value is
+    copied unchanged to every run. So is an override that cannot be parsed; composing the configuration reports it.
+    RequestError: no override has several values; an override has the same value twice; or an override has no list of
+    values, because it is `glob(…)` (all files of a group) or `interval(…)`.
     """
     check_amount(overrides)
     choices = []
@@ -55,7 +55,7 @@ def expand_sweep(overrides: Sequence[str], verb: str = "train") -> list[list[str
 
 
 def check_amount(overrides: Sequence[str]) -> None:
-    """Raise RequestError for more words than can be parsed in seconds: the time grows faster than their number."""
+    """Raise RequestError if there are so many overrides that parsing would take longer than seconds."""
     characters = sum(map(len, overrides))
     if len(overrides) > MOST_WORDS or characters > MOST_CHARACTERS:
         raise RequestError(
@@ -72,31 +72,31 @@ def parse_override(text: str) -> "Override | None":
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    with suppress(HydraException, ValueError, RecursionError):  # Thousands of digits or brackets.
+    with suppress(HydraException, ValueError, RecursionError):  # Too many digits or brackets.
         return OverridesParser.create().parse_override(text)
     return None
 
 
 def override_value(text: str) -> str:
-    """Return a text so that Hydra's grammar reads back the same text: quoted if it would read something else."""
+    """Return a text as Hydra's grammar writes it: quoted if Hydra would otherwise read something else."""
     override = parse_override(f"key={text}")
     is_read_so = override is not None and not override.is_sweep_override() and override.value() == text
     return text if is_read_so else quoted(text)
 
 
 def as_typed(text: str) -> str:
-    """Return the typed text as a value: quoted if Hydra's grammar cannot read it, or reads it as several."""
+    """Return a typed value, quoted if Hydra's grammar could not read it or would read several values."""
     override = parse_override(f"key={text}")
     return quoted(text) if override is None or override.is_sweep_override() else text
 
 
 def quoted(text: str) -> str:
-    """Return a text in the quotes of Hydra's grammar, in which backslashes are literal except before a quote."""
+    """Return a text in quotes for Hydra's grammar, where a backslash needs escaping only before a quote."""
     return '"' + re.sub(r'(\\*)("|\Z)', lambda match: match[1] * 2 + ('\\"' if match[2] else ""), text) + '"'
 
 
 def varied(runs: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return for each run only the overrides in which the runs differ."""
+    """Return each run's overrides, without those that are the same in all runs."""
     if len(runs) < 2:
         return [[] for _ in runs]
     differs = [len({run[place] for run in runs}) > 1 for place in range(len(runs[0]))]
@@ -104,9 +104,9 @@ def varied(runs: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def run_names(names: Sequence[str], differs: Sequence[Sequence[str]]) -> list[str]:
-    """Return a name for each run of a sweep, from its settings' name and the overrides that differ: cars-seed1.
+    """Return a unique name for each run of a sweep: its name in `names`, then the overrides that differ (cars-seed1).
 
-    If those names would be long, or not all different, the runs are numbered from 0.
+    If these names would be too long, or not unique, number the runs from 0 instead (cars-0).
     """
     said = []
     for words in differs:
@@ -125,7 +125,7 @@ def _values(override: "Override", text: str) -> list[str]:
         key = override.get_key_element()
         raise RequestError("no-sweep-values", f"{key} has no list of values", seen=text,
                            expected="a list, choice(…) or range(…)", fix=f"{key}=VALUE,VALUE")  # fmt: skip
-    # As typed, because Hydra rewrites some values (1_1 becomes 11), unless they are computed, as by range(…).
+    # Use the values as typed, because Hydra rewrites some (1_1 becomes 11). Only computed values (range) are Hydra's.
     values = list(override.sweep_string_iterator())
     written = text.partition("=")[2].strip()
     inner = re.fullmatch(r"choice\((.*)\)", written, re.DOTALL)

@@ -1,4 +1,4 @@
-"""Settings of the training loop (batches, length, precision, intervals), and of the outputs for its metrics."""
+"""Settings of the training loop, and of the trackers that receive its metrics."""
 
 from typing import Literal
 
@@ -12,11 +12,11 @@ LENGTHS = ("max_epochs", "max_updates", "max_samples")
 
 
 class TrainerConfig(Section):
-    """The training loop: batches, length, precision, and the intervals of logs, evaluations and checkpoints."""
+    """The training loop: the batch, the length of the run, the precision, and how often to log, evaluate and save."""
 
     effective_batch_size: int = Field(8, gt=0, description="Samples per update over all ranks.")
     max_batch_size: int | Literal["auto"] | None = Field(
-        None, description="Most samples on a device at once; larger batches are accumulated. auto: as many as fit."
+        None, description="Limit of samples on a device at once; larger batches are accumulated. auto: as many as fit."
     )
     across_ranks: Literal["gather", "per_rank"] | None = Field(
         None,
@@ -40,7 +40,7 @@ class TrainerConfig(Section):
     clip_gradient_value: float | None = Field(
         None,
         gt=0,
-        description="Clip each number of the gradient to ± this, if clip_gradient_norm is null; null: no clipping.",
+        description="Clip each gradient entry to ± this value, if clip_gradient_norm is null; null: no clipping.",
     )
     ema_decay: float | None = Field(
         None, gt=0, lt=1, description="Decay of the exponential moving average of the weights (EMA); null: no EMA."
@@ -128,7 +128,7 @@ class TrainerConfig(Section):
         if self.clip_gradient_norm is not None and self.clip_gradient_value is not None:
             raise RequestError("clipped-twice", "gradients can be clipped by norm or by value, not both",
                                seen=f"{norm}={self.clip_gradient_norm} and {value}={self.clip_gradient_value}",
-                               expected="one of the two; clipping by norm is the default, null turns it off",
+                               expected="only one of the two; clipping by norm is the default, null turns it off",
                                fix=f"{norm}=null {value}={self.clip_gradient_value}")  # fmt: skip
         return self
 
@@ -145,7 +145,7 @@ SERVICES = ("wandb", "mlflow")
 
 
 class TrackerConfig(Section):
-    """Outputs of a run's metrics, besides the console and metrics.jsonl."""
+    """The outputs that receive a run's metrics, in addition to the console and metrics.jsonl."""
 
     tensorboard: bool = Field(True, description="Write event files to tensorboard/ in the run folder.")
     services: tuple[str, ...] = Field(

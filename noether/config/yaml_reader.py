@@ -1,4 +1,4 @@
-"""Read YAML within bounds: a few lines with aliases can expand to more values than fit in memory."""
+"""Read YAML with limits, because a few lines with aliases can expand to more values than fit in memory."""
 
 import re
 from typing import Any
@@ -9,19 +9,19 @@ from yaml.composer import Composer
 from noether.common.errors import RequestError
 
 MOST_BYTES = 2**20
-"""The size of the largest readable settings file; noether's largest have 6,000 bytes."""
+"""The maximum size of a settings file in bytes; noether's own files have at most 6,000 bytes."""
 DEEPEST, LONGEST_NUMBER = 50, 100
-"""The most levels of nesting, and the most characters of a number."""
+"""The maximum number of nested levels, and the maximum number of characters in a number."""
 _FOUND_IN = "tag:yaml.org,2002:"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class UnboundedYaml(yaml.MarkedYAMLError):
-    """YAML that expands beyond the bounds."""
+    """The YAML expands beyond the limits."""
 
 
 class _Counted(Composer):
-    """A composer of nodes that counts values; an alias counts as all the values that it refers to."""
+    """A composer of YAML nodes that counts the values. An alias counts as often as the values that it repeats."""
 
     most_values, takes_aliases = 10_000, True
 
@@ -31,7 +31,7 @@ class _Counted(Composer):
         self._named: dict[str, tuple[int, int]] = {}
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Return the next node. UnboundedYaml: there are too many values or levels, or the node contains itself."""
+        """Return the next node. UnboundedYaml: there are too many values or levels, or an alias refers to itself."""
         event: Any = self.peek_event()  # type: ignore[attr-defined]
         before, deepest, name = self._values, self._deepest, getattr(event, "anchor", None) or ""
         is_alias = isinstance(event, yaml.AliasEvent)
@@ -53,16 +53,16 @@ class _Counted(Composer):
 
 
 class PlainYaml(_Counted, _LOADER):  # type: ignore[misc]
-    """YAML of data, read as PyYAML's safe loader reads it, with its C parser if that is installed."""
+    """YAML with data, read like PyYAML's safe loader, and by PyYAML's C parser if that is installed."""
 
-    most_bytes, most_values = 2**24, 300_000  # A map may name 100,000 cases and more.
+    most_bytes, most_values = 2**24, 300_000  # A map can name more than 100,000 cases.
 
     def __init__(self, text: str) -> None:
         _LOADER.__init__(self, text)
         _Counted.__init__(self)
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
-        """Return the value of a node; add the line to errors of PyYAML for odd dates, numbers and tags."""
+        """Return the value of a node. To PyYAML's errors about invalid dates, numbers and tags, add the line."""
         try:
             if node.tag in (f"{_FOUND_IN}int", f"{_FOUND_IN}float") and len(node.value) > LONGEST_NUMBER:
                 raise ValueError(f"a number of {len(node.value):,} characters")
@@ -75,18 +75,18 @@ class PlainYaml(_Counted, _LOADER):  # type: ignore[misc]
 
 
 class RunYaml(PlainYaml):
-    """YAML of settings as a run writes them."""
+    """YAML of settings that a run has written."""
 
     most_bytes, most_values, takes_aliases = MOST_BYTES, 10_000, False
 
 
 class SettingsYaml(PlainYaml):
-    """YAML of settings as people write them: 1e-3 is a number, a date is a text, and no key occurs twice."""
+    """YAML of settings that a person has written: 1e-3 is a number, a date is a text, a repeated key is an error."""
 
     most_bytes, most_values = MOST_BYTES, 10_000
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping; refuse a key that occurs twice."""
+        """Return the mapping of a node; refuse a key that occurs twice."""
         seen = set()
         for name in (name for name, _ in node.value if isinstance(name, yaml.ScalarNode)):
             if name.value in seen:
@@ -104,9 +104,9 @@ SettingsYaml.add_implicit_resolver(f"{_FOUND_IN}float", _WITH_EXPONENT, list("-+
 
 
 def parse_yaml(text: str, name: str, kind: type[PlainYaml] = PlainYaml) -> Any:
-    """Return the plain content of `text`, the content of the file `name`.
+    """Parse the text of the file `name`; return its content as dictionaries, lists and values.
 
-    RequestError: it is not YAML, or expands beyond the bounds of `kind`.
+    RequestError: the text is not YAML, or expands beyond the limits of `kind`.
     """
     try:
         if len(text) > kind.most_bytes:
@@ -117,7 +117,7 @@ def parse_yaml(text: str, name: str, kind: type[PlainYaml] = PlainYaml) -> Any:
         limits = f"at most {kind.most_bytes:,} characters, {kind.most_values:,} values and {DEEPEST} levels"
         raise RequestError("unbounded-yaml", f"{name}{where} expands to more than noether reads", seen=seen,
                            expected=limits + (", with every *alias expanded" if kind.takes_aliases else ""),
-                           fix=f"leave it out of {name}{where}, or read another file") from None  # fmt: skip
+                           fix=f"shorten {name}{where}, or read another file") from None  # fmt: skip
     except yaml.YAMLError as error:
         where, seen = _place_and_problem(error, text)
         raise RequestError("invalid-yaml", f"{name}{where} is not valid YAML", seen=seen,
@@ -126,7 +126,7 @@ def parse_yaml(text: str, name: str, kind: type[PlainYaml] = PlainYaml) -> Any:
 
 
 def _place_and_problem(error: Any, text: str) -> tuple[str, str]:
-    """Return the line number of an error as `:3`, "" if unknown, and the line's text with the problem."""
+    """Return where an error is, as `:3` ("" if unknown), and the text of that line with the problem."""
     told = (getattr(error, "context", None), getattr(error, "problem", None))
     problem, mark = " ".join(filter(None, told)) or str(error), getattr(error, "problem_mark", None)
     if mark is None:

@@ -1,1 +1,1 @@
-"""Finds problems of this machine, job or image, and how to fix them. Only child processes import torch."""
+"""Finds problems of this machine, job or image, and suggests fixes. Only child processes import torch."""

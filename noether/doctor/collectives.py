@@ -1,4 +1,4 @@
-"""The steps that need torch in one rank of the doctor, whose ranks meet in the same way as the ranks of a training."""
+"""The doctor's checks that need torch. They run in the doctor's ranks, which connect in the same way as a run's."""
 
 import os
 import statistics
@@ -20,10 +20,10 @@ GLOO_LIMIT, NCCL_LIMIT = timedelta(seconds=8), timedelta(seconds=14)
 
 
 def walk_steps(context: WorkerContext, asks: int) -> None:
-    """Take every step, and write each step's answer to rank-N.json in the log folder; a failing step raises.
+    """Take every step in one rank, and write each result to rank-N.json in the log folder. A failing step raises.
 
     `distributed.init_timeout_s` limits the wait for a launcher's store. `timeout_s` limits the wait for other ranks,
-    which may still be importing torch. `asks`: the only one of this process's ranks that lists the devices.
+    which may still be importing torch. Of the ranks of a process, only rank `asks` lists the devices.
     """
     worker, limits, told = context.worker, context.run_info.distributed, dict[str, Any]()
 
@@ -75,12 +75,12 @@ def _versions() -> dict[str, Any]:
 
 
 def _devices() -> dict[str, Any]:
-    """Return the CUDA devices that torch can use, or the error of computing a sum on the first."""
+    """Return the count and names of torch's CUDA devices, and the error if a sum on the first device fails."""
     count, why = torch.cuda.device_count(), ""
     try:
         if count:
             torch.ones(8, device="cuda").sum().item()
-    except Exception as error:  # A run would get the same error from CUDA.
+    except Exception as error:  # CUDA would raise the same error in a run.
         why = str(error).splitlines()[0]
     names = [torch.cuda.get_device_name(index) for index in range(count)] if not why else []
     return {"count": count, "names": names, "why": why}
@@ -95,10 +95,10 @@ def _check_sum(device: torch.device, group: Any) -> None:
 
 
 def _measure(backend: str, device: torch.device, group: Any) -> dict[str, Any]:
-    """Time sums of a small and a large tensor over the group.
+    """Measure how long the group takes to sum a small and a large tensor.
 
-    Return the microseconds of the small sum and the MB/s of the large one: bytes divided by time, and the "bus"
-    bandwidth, 2 (n - 1) / n times as high, which does not depend on the number n of ranks (nccl-tests, PERFORMANCE.md).
+    Return the time (µs) of the small sum and two bandwidths (MB/s) of the large one: bytes divided by time, and the
+    "bus" bandwidth, 2 (n - 1) / n times that, which does not depend on the rank count n (nccl-tests, PERFORMANCE.md).
     """
 
     def seconds(size: int, repeats: int) -> float:

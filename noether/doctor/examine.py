@@ -1,7 +1,7 @@
-"""`noether doctor`: each process checks its own host, the processes connect, and rank 0 prints one report for all.
+"""`noether doctor`: each process checks its host, the processes connect, and rank 0 prints one report about all hosts.
 
-The doctor must never hang: work that can hang runs in child processes or in threads that can be abandoned, and a
-watchdog ends everything else.
+The doctor must never hang. Whatever can hang runs in a child process, or in a thread that can be abandoned; a watchdog
+ends the doctor if anything else hangs.
 """
 
 import multiprocessing
@@ -40,22 +40,22 @@ from noether.training.preflight import check_software
 DEFAULT_SECONDS = 50.0
 SHORTEST_SECONDS = 5.0
 MEETING_SHARE, JOIN_SHARE = 0.36, 0.44
-"""Shares of the whole time: how long rank 0 waits for the other ranks, and how long these try to reach rank 0, which
-may start to listen late, because it reads its own host's facts first."""
+"""Shares of the time limit: how long rank 0 waits for the other ranks, and how long the other ranks try to reach rank
+0, which may start to listen late, because it reads its own host's facts first."""
 DRIVER_SHARE = 0.3
-"""The longest time that the NVIDIA driver may take to answer, as a share of the whole time: 15 s by default."""
+"""The time after which the NVIDIA driver counts as hung, as a share of the time limit (by default 15 s)."""
 WATCHDOG_SECONDS = 5.0
-"""If the doctor itself hangs, the watchdog ends it this many seconds after its time limit: by default after 55 s."""
+"""The watchdog ends a doctor that hangs this many seconds after the time limit: by default after 55 s in all."""
 RANK = "noether.doctor.participant.examine_rank"
 SILENCE_S = 3600.0
-"""Long enough (s) that no silent process counts as lost: all wait for their ranks, and requests have time limits."""
+"""The heartbeat timeout in s: so long that no silent process counts as lost. The doctor has time limits instead."""
 
 
 def doctor_here(overrides: Sequence[str], hp: str | None, seconds: float, as_json: bool) -> int:
-    """Examine this machine, or the job this process is part of; return 0 if no error was found, otherwise 1.
+    """Examine this machine, or this process's part of a job; return 0 if no error was found, otherwise 1.
 
-    The configuration is read under the watchdog, because its files may be on a dead file system. `seconds` is the time
-    limit for everything. RequestError: the configuration is wrong.
+    `seconds` is the time limit for the whole examination. The watchdog is started before the configuration is read,
+    because the configuration's files may be on a dead file system. RequestError: the configuration is wrong.
     """
     report = DoctorReport()
     clock = TimeBudget(seconds)
@@ -75,13 +75,13 @@ def doctor_here(overrides: Sequence[str], hp: str | None, seconds: float, as_jso
     if speaks:
         print_report(report, as_json)
     code = ExitCode.FAILED if speaks and any(one.level == "error" for one in report.findings) else ExitCode.DONE
-    if multiprocessing.active_children():  # At exit, Python would wait for these, which hang in the kernel.
+    if multiprocessing.active_children():  # Python would wait at exit for children that hang in the kernel.
         os._exit(code)
     return code
 
 
 def _give_up(report: DoctorReport, clock: TimeBudget, as_json: bool) -> None:
-    """Print the findings so far and end the process, even if other threads hang."""
+    """Print what has been found so far, and end the process even if other threads hang."""
     report.findings.append(Diagnosis("doctor", "error", f"hangs in: {clock.step}", "an answer within its time limit"))
     print_report(report, as_json)
     sys.stdout.flush()
@@ -90,14 +90,14 @@ def _give_up(report: DoctorReport, clock: TimeBudget, as_json: bool) -> None:
 
 
 def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool:
-    """Fill the report and return whether this process should print it."""
+    """Fill the report; return whether this process must print it."""
     clock.step = "the facts of this host"
     os.environ.setdefault("PYTHONSAFEPATH", "1")  # Spawned processes must not import from the working folder either.
     facts, found = read_host(config, clock.left(DRIVER_SHARE))
     known, launch = find_place(config, facts)
     report.placement, report.host = known, facts.host
     placement = here = known if known is not None and known.world_size > 1 else _alone(known, facts.host)
-    if here.world_size == 1:  # The connection between ranks is tested with a second one.
+    if here.world_size == 1:  # A connection needs two ranks, so add one.
         here = replace(here, world_size=2, workers=(*here.workers, Worker(1, 1, 0, Device("cpu"))))
     run = _as_doctors(run_info(config, here, os.environ), clock, JOIN_SHARE if here.workers[0].rank else MEETING_SHARE)
     if not any(folder.answered for folder in facts.folders if folder.fixed_by == "output_path"):
@@ -111,7 +111,7 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
     except RequestError as error:
         refusal = error
     os.environ.update(openmp_defaults(os.environ))
-    # The ranks import torch, each with one thread, while the processes connect, so starting them costs no extra time.
+    # The ranks import torch, each with one thread, while the processes connect, so the import costs no extra time.
     alone, asks = replace(here, cpus=None), here.workers[0].rank
     workers = LocalRanks(start_workers(alone, RANK, asks, run, ports, methods=("spawn",)))
     link = open_link(here, run, ports)
@@ -125,15 +125,15 @@ def _examine(config: RunConfig, report: DoctorReport, clock: TimeBudget) -> bool
         workers.end_all(clean=False)
         link.close()
     if known is None and any(os.environ.get(name, "0") != "0" for name in RANK_VARIABLES):
-        # This looks like a rank above 0: only rank 0 prints the full report, any other rank its own problems.
+        # This is probably not rank 0. Only rank 0 prints the full report; any other rank prints only its problems.
         report.as_follower()
     return True
 
 
 def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, list[Diagnosis]]:
-    """Return this process's placement in the run (None if the launcher refuses it), and the findings.
+    """Return this process's placement (None if it cannot be determined), and the findings about launcher and plan.
 
-    A host whose devices are refused takes part with its CPUs, so that rank 0 can report why.
+    A host whose devices are refused takes part with its CPUs, so that rank 0 can report the refusal.
     """
     driver = facts.driver or Driver()  # Querying the driver again could hang.
     request, process = launch_request(config), read_process_facts()
@@ -151,15 +151,15 @@ def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, l
         try:
             check(config, placement)
         except RequestError as error:
-            # A batch that these ranks cannot share is not a fault of the machine: the run may use other settings.
+            # If the ranks cannot divide the batch, the machine is not at fault: a run may have other settings.
             found.append(replace(refused(name, error), level="warning" if name == "batch" else "error"))
     return placement, found
 
 
 def _as_doctors(run: RunInfo, clock: TimeBudget, share: float) -> RunInfo:
-    """Return a run's info adapted to the doctor's processes, under a launcher name that no run has.
+    """Return the info of a run adapted to the doctor. Its launcher has a name that no run's launcher has.
 
-    The processes meet within `share` of the time, even if their devices differ; the doctor compares devices later.
+    The processes have this share of the time to meet, and may have different devices, which the doctor compares later.
     """
     identity = replace(run.identity, launcher=f"doctor:{run.identity.launcher}", device_kind="")
     limits = DistributedConfig(
@@ -169,7 +169,7 @@ def _as_doctors(run: RunInfo, clock: TimeBudget, share: float) -> RunInfo:
 
 
 def _alone(placement: Placement | None, host: str) -> Placement:
-    """Return the placement for a process whose workers meet on this host: its own, else one worker on the CPU."""
+    """Return a placement whose workers meet on this host: the given one, or without any, one worker on the CPU."""
     if placement is None:
         here = (Worker(0, 0, 0, Device("cpu")),)
         return Placement("", 1, (host,), 0, here, Endpoint("127.0.0.1", 0), restarts=0, reasons={}, local_world_size=1)
@@ -179,7 +179,7 @@ def _alone(placement: Placement | None, host: str) -> Placement:
 
 
 def read_seconds(text: str | None) -> float:
-    """Read the value of --timeout. RequestError: it is not a number of seconds, or is too short."""
+    """Return the time limit in --timeout (s). RequestError: the text is not a number, or the limit is too short."""
     if text is None:
         return DEFAULT_SECONDS
     return number_of("timeout", text, float, SHORTEST_SECONDS, 3600, f"--timeout {DEFAULT_SECONDS:g}")

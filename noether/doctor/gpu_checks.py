@@ -1,4 +1,4 @@
-"""Checks the health of NVIDIA GPUs by NVML and the kernel log, and the networks that NCCL uses through libfabric."""
+"""Checks the health of NVIDIA GPUs (NVML, kernel log), and the networks that NCCL uses through libfabric."""
 
 import contextlib
 import ctypes
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 SLOWED_BY = {
     0x08: "hardware slowdown", 0x20: "software thermal limit", 0x40: "hardware thermal limit", 0x80: "power brake",
 }  # fmt: skip
-"""Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h) that mean that heat or the power supply slows the GPU down.
-A power cap is not among them: a busy GPU reaches its cap by design."""
+"""The bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h) for a GPU that heat or the power supply slows down. The
+power cap is not included, because a busy GPU reaches its cap by design."""
 UNCORRECTED, VOLATILE, CLOCK_SM, LINKS = 1, 0, 1, 18
 """NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC (errors since the driver was loaded), NVML_CLOCK_SM, and
 NVML_NVLINK_MAX_LINKS."""
@@ -29,20 +29,20 @@ BROKEN = {48: "an uncorrected memory error", 64: "faulty memory could not be rem
           120: "its system processor failed", 140: "an uncorrected memory error"}  # fmt: skip
 SUSPECT = {62: "an internal controller halted", 63: "faulty memory was remapped", 74: "an NVLink failed",
            92: "many corrected memory errors", 94: "a contained memory error"}  # fmt: skip
-"""Xid errors that the driver reports and the hardware causes (NVIDIA's catalogue of Xid errors). Other numbers, above
-all 13, 31, 43 and 45, are caused by programs."""
+"""BROKEN and SUSPECT: the Xid errors that hardware causes (NVIDIA's catalogue of Xid errors). Programs cause other Xid
+errors, above all 13, 31, 43 and 45."""
 SLOW_CLOCK = 0.8
-"""The report on a slowed GPU shows its clock if the clock is below this share of the highest clock."""
+"""The finding about a slowed GPU states its clock rate if this is below this share of the highest rate."""
 
 
 @dataclass(frozen=True)
 class GpuHealth:
-    """One GPU. Values that the GPU or its driver does not report are None.
+    """The health of one GPU. A value that the GPU or its driver does not report is None.
 
-    ecc: whether ECC corrects memory errors. uncorrected: uncorrected memory errors since the driver was loaded.
-    remap_pending: whether memory rows wait for a reset to be remapped. remap_failed: whether remapping failed.
-    slowed_by: why its clock is reduced. clock, most_clock: current and highest clock of its processors, in MHz.
-    links_up, links_down: the numbers of NVLinks up and down. lost: the driver lists the GPU but cannot reach it.
+    ecc: whether ECC corrects memory errors. uncorrected: count of uncorrected memory errors since the driver's load.
+    remap_pending: whether memory rows will be remapped at the next reset. remap_failed: whether remapping failed.
+    slowed_by: why the clock is reduced. clock, most_clock: current and highest clock rate of the processors, in MHz.
+    links_up, links_down: counts of NVLinks. lost: whether the driver lists the GPU but cannot reach it.
     """
 
     index: int
@@ -60,7 +60,7 @@ class GpuHealth:
 
 @dataclass(frozen=True)
 class Fabric:
-    """The Slingshot (cxi) and EFA devices, which of the libraries for them can be loaded, and NCCL's plugin's path."""
+    """The Slingshot (cxi) and EFA devices, whether their libraries can be loaded, and the path of NCCL's plugin."""
 
     cxi: tuple[str, ...] = ()
     efa: tuple[str, ...] = ()
@@ -70,10 +70,10 @@ class Fabric:
 
 
 def read_health(nvml: Any) -> tuple[GpuHealth, ...]:
-    """Return the health of every GPU. `nvml` is pynvml, already initialised, or a stand-in for it."""
+    """Return the health of every GPU. `nvml` is the initialised module pynvml, or a mock of it."""
 
     def ask(name: str, *arguments: Any) -> Any:
-        # GPUs differ in what they support, and older libraries lack some functions.
+        # Not every GPU supports each function, and old libraries lack some.
         with contextlib.suppress(AttributeError, nvml.NVMLError):
             return getattr(nvml, name)(*arguments)
         return None
@@ -106,12 +106,12 @@ def read_health(nvml: Any) -> tuple[GpuHealth, ...]:
 
 
 def read_xids(path: Path = Path("/dev/kmsg")) -> tuple[tuple[str, int], ...]:
-    """Return the GPU errors in the kernel log as (address, Xid number), without repeats, in the order of the log.
+    """Return each different GPU error in the kernel log as (address, Xid number), in the order of the log.
 
-    OSError: this user may not read the log.
+    OSError: this user has no permission to read the log.
     """
     descriptor, log = os.open(path, os.O_RDONLY | os.O_NONBLOCK), b""
-    # Suppressed: the log has ended, or the kernel has overwritten a part meanwhile. The lines read so far are used.
+    # The errors mean that the log has ended, or that the kernel has overwritten a part. Use the lines read so far.
     with os.fdopen(descriptor, "rb", buffering=0) as file, contextlib.suppress(BlockingIOError, BrokenPipeError):
         while part := file.read(16384):
             log += part
@@ -134,12 +134,12 @@ def probe_fabric(
     sysfs: Path = Path("/sys/class/infiniband"),
     loads: Callable[[str], bool] = can_load,
 ) -> Fabric:
-    """Look for Slingshot and EFA, and for what NCCL needs to use them."""
+    """Find Slingshot and EFA devices, and the libraries and the plugin that NCCL needs for them."""
 
     def is_efa(device: Path) -> bool:
         return device.name.startswith("efa") or (device / "device" / "driver").resolve().name == "efa"
 
-    # The files that NCCL would load as its network plugin; its documentation gives the names.
+    # The names of the files that NCCL tries to load as its network plugin, from NCCL's documentation.
     asked = environ.get("NCCL_NET_PLUGIN", "")
     by_default = ["libnccl-net.so", "libnccl-net-ofi.so"]
     names = by_default if asked in ("", "none") else [asked, f"libnccl-net-{asked}.so"]
@@ -156,7 +156,7 @@ def probe_fabric(
 
 
 def check_gpu_health(facts: "HostFacts") -> list[Diagnosis]:
-    """Return a finding for each problem of a GPU, or one "ok" finding if there is none."""
+    """Return a finding for each problem of a GPU, or a single "ok" finding if no GPU has a problem."""
     gpus = facts.gpu_health
     if gpus is None:
         return [skipped("gpu health", "the driver did not answer")]
@@ -175,7 +175,7 @@ def check_gpu_health(facts: "HostFacts") -> list[Diagnosis]:
 def _problems(gpus: Sequence[GpuHealth], xids: Sequence[tuple[str, int]]) -> Iterator[tuple[Level, str, str, str]]:
     """Yield (level, seen, expected, fix) for every problem.
 
-    An NVLink that is down on every GPU was never connected: a bridge between PCIe cards uses only some of the links.
+    If every GPU has links that are down, they were never connected: a bridge between PCIe cards uses only some links.
     """
     most_links = max(gpu.links_up for gpu in gpus)
     for gpu in gpus:
@@ -183,7 +183,7 @@ def _problems(gpus: Sequence[GpuHealth], xids: Sequence[tuple[str, int]]) -> Ite
         if gpu.links_down and gpu.links_up < most_links:
             seen = f"GPU {gpu.index}: {most_links - gpu.links_up} of {most_links} NVLinks are down"
             fix = f"nvidia-smi nvlink --status -i {gpu.index}"
-            yield "warning", seen, "as many up as another GPU here has: NCCL uses them", fix
+            yield "warning", seen, "the same count of NVLinks up as on another GPU here: NCCL uses them", fix
     for address, number in xids:
         if what := BROKEN.get(number) or SUSPECT.get(number):
             seen = f"the GPU at {address} reported Xid {number}: {what}"
@@ -218,7 +218,7 @@ def _of_gpu(gpu: GpuHealth) -> Iterator[tuple[Level, str, str, str]]:
 
 
 def check_fabric(facts: "HostFacts", environ: Mapping[str, str]) -> Diagnosis:
-    """Check that NCCL can use Slingshot or EFA: without libfabric and a plugin for it, NCCL silently uses TCP."""
+    """Check that NCCL can use Slingshot or EFA. Without libfabric and NCCL's plugin for it, NCCL silently uses TCP."""
     found = facts.fabric
     if found is None:
         return skipped("fabric", "/dev and /sys cannot be read")

@@ -1,4 +1,4 @@
-"""Checks of one host: torch, CUDA, driver and devices, memory, networks, cores, user, folders. Pure functions."""
+"""The checks of one host, from torch and the devices to the folders, as pure functions."""
 
 import re
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from noether.launch.detect.driver import Driver
 from noether.launch.detect.placement import LaunchRequest, Placement
 
 OLDEST_DRIVER = {13: (580, 65), 12: (525, 60), 11: (450, 80)}
-"""For each major version of CUDA, the oldest Linux driver that runs all its minor releases (CUDA release notes, table
-"minor version compatibility"): 580.65.06, 525.60.13, 450.80.02."""
+"""{major version of CUDA: the oldest Linux driver that runs all minor releases of that version}, from the table "minor
+version compatibility" of the CUDA release notes: 580.65.06, 525.60.13, 450.80.02."""
 MIB, GIB = 1 << 20, 1 << 30
 SMALL_SHARED_MEMORY = 64 * MIB
-"""Docker's default (docker run --shm-size)."""
+"""The size of /dev/shm that Docker sets by default (docker run --shm-size), in bytes."""
 ENOUGH = GIB
-"""Bytes: enough shared memory, locked memory, or free space in a folder."""
+"""The size in bytes that is sufficient for shared memory, for locked memory, and for the free space of a folder."""
 NO_DISK = 100 * MIB
 UNLIMITED = (-1, (1 << 63) - 1, (1 << 64) - 1)
 
@@ -36,7 +36,7 @@ def check_host(
 ) -> list[Diagnosis]:
     """Return the findings of all checks of a host.
 
-    `torch` and `devices`: a rank's answers from the steps of these names, or its "error". `load`: the number of
+    `torch` and `devices`: a rank's results of the steps of the same names, or its "error". `load`: the average count of
     processes on the host that compute or wait for a disk.
     """
     on_gpus = any(worker.device.kind == "cuda" for worker in place.workers)
@@ -69,8 +69,8 @@ def check_versions(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
 
 
 def check_torch(torch: Mapping[str, Any], load: float = 0.0, cores: int = 1) -> Diagnosis:
-    """Check that `import torch` works in time; `load`: the processes of this host that compute or wait for a disk."""
-    # On a busy machine, an intact torch may take minutes to import; on an idle one, a late import means a hung disk.
+    """Check that `import torch` works in time. `load`: the count of this host's processes that compute or wait."""
+    # On a busy machine, importing torch can take minutes. On an idle machine, a late import means that a disk hangs.
     is_busy = load > cores
     seen = f"import torch: {torch.get('error')}"
     late = seen + (f"; the load is {load:.1f} on {cores} cores" if is_busy else "")
@@ -86,7 +86,7 @@ def check_torch(torch: Mapping[str, Any], load: float = 0.0, cores: int = 1) -> 
 
 
 def check_driver(facts: HostFacts, torch: Mapping[str, Any]) -> Diagnosis:
-    """Compare the NVIDIA driver with the CUDA that torch was built for."""
+    """Check that the NVIDIA driver is new enough for the version of CUDA that torch was built for."""
     driver, cuda = facts.driver or Driver(trouble="hangs", error="no answer in time"), str(torch.get("cuda", ""))
     if refusal := driver.refusal():
         return refused("driver", refusal)
@@ -150,15 +150,15 @@ def check_imports(facts: HostFacts) -> Diagnosis:
     names, folders = [name for name, _ in facts.shadows], list(dict.fromkeys(folder for _, folder in facts.shadows))
     seen = f"{', '.join(names[:6])}{' …' if len(names) > 6 else ''} from {', '.join(folders)}"
     fix = "export PYTHONNOUSERSITE=1" if all("/.local/" in folder for folder in folders) else "unset PYTHONPATH"
-    works, wanted = "nothing in PYTHONPATH or ~/.local hides an installed module", "the modules that these hide"
+    works, wanted = "nothing in PYTHONPATH or ~/.local hides an installed module", "the installed modules of that name"
     return first_of_problems("imports", works, (names, "warning", seen, wanted, fix))
 
 
 def check_shared_memory(facts: HostFacts, gpu_ranks: int) -> Diagnosis:
-    """Check that /dev/shm is large enough for NCCL between the GPUs of this host; the plan checks it for loaders."""
+    """Check that NCCL has enough of /dev/shm to connect the GPUs of this host. (The plan checks it for loaders.)"""
     size = facts.shared_memory
     if gpu_ranks < 2 or size is None:
-        unread, unused = "/dev/shm cannot be read", "NCCL uses it, between two or more GPUs of a host"
+        unread, unused = "/dev/shm cannot be read", "NCCL needs it only on a host with two or more GPUs"
         return skipped("shared memory", unused if gpu_ranks < 2 else unread)
     fix = "mount -o remount,size=8g /dev/shm      (in a container: --shm-size=8g or --ipc=host)"
     if facts.container in ("docker", "podman"):
@@ -169,7 +169,7 @@ def check_shared_memory(facts: HostFacts, gpu_ranks: int) -> Diagnosis:
 
 
 def check_infiniband(facts: HostFacts) -> Diagnosis:
-    """Check that an InfiniBand card can be used: if not, NCCL silently falls back to TCP."""
+    """Check that NCCL can use an InfiniBand card. Otherwise, NCCL silently uses TCP."""
     found, tcp = facts.infiniband, "NCCL silently uses TCP instead"
     if found is None:
         return skipped("infiniband", "/sys/class/infiniband cannot be read")
@@ -188,7 +188,7 @@ def check_infiniband(facts: HostFacts) -> Diagnosis:
 
 
 def check_locked_memory(facts: HostFacts) -> Diagnosis:
-    """Check RLIMIT_MEMLOCK, because InfiniBand locks the memory that it sends from."""
+    """Check the limit of locked memory (RLIMIT_MEMLOCK), because InfiniBand locks the memory that it uses."""
     if facts.memlock is None:
         return skipped("locked memory", "RLIMIT_MEMLOCK cannot be read")
     is_little = facts.memlock not in UNLIMITED and facts.memlock < ENOUGH
@@ -200,7 +200,7 @@ def check_locked_memory(facts: HostFacts) -> Diagnosis:
 
 
 def check_cores(facts: HostFacts, environ: Mapping[str, str], ranks: int, ranks_on_node: int) -> Diagnosis:
-    """Compare a rank's thread count with this process's cores; the process has `ranks` of the node's ranks."""
+    """Check that a rank has no more threads than this process has cores. `ranks`: the count of this process's ranks."""
     if facts.cpus is None:
         return skipped("cores", "the CPU affinity cannot be read")
     try:
@@ -216,7 +216,7 @@ def check_cores(facts: HostFacts, environ: Mapping[str, str], ranks: int, ranks_
 
 
 def check_user(facts: HostFacts, environ: Mapping[str, str]) -> Diagnosis:
-    """Check that the user has a name and a home folder: libraries use both for their caches and fail without them."""
+    """Check that the user has a name and a home folder, because libraries need both for their caches."""
     if facts.user is None:
         return skipped("user", "the passwd entry cannot be read (the directory service may be hanging)")
     user = facts.user

@@ -1,4 +1,4 @@
-"""Gathers facts about a host, without torch, in a child process, because the probes may hang."""
+"""Gathers facts about a host without torch. A child process does this, because a probe can hang."""
 
 import contextlib
 import multiprocessing
@@ -35,7 +35,7 @@ from noether.launch.detect.limits import shared_memory_size
 from noether.launch.processes.death_signal import die_with_parent
 
 PROBE_SECONDS, START_SECONDS = 6.0, 4.0
-"""Seconds that a probe, and the start of its process, may take. A slower file system counts as hung."""
+"""The time limits (s) of a probe, and of starting the process for all probes. A slower file system counts as hung."""
 PACKAGES = ("torch", "numpy", "scipy", "fire", "pydantic", "hydra", "omegaconf", "yaml", "safetensors", "rich")
 
 
@@ -44,7 +44,7 @@ NETWORK_TYPES = {
     "ncpfs", "nfs", "nfs4", "orangefs", "panfs", "pvfs2", "s3fs", "smb3", "smbfs", "sshfs", "virtiofs",
     "wekafs",
 }  # fmt: skip
-"""Types of network file systems, named as in mount(8); a type in user space has the prefix "fuse."."""
+"""The types of network file systems, as mount(8) names them; types in user space also have the prefix "fuse."."""
 
 _LINE = re.compile(r"(?:[^ ]* ){4}([^ ]*).*? - ([^ ]*) ([^ ]*)")
 
@@ -53,8 +53,8 @@ _LINE = re.compile(r"(?:[^ ]* ){4}([^ ]*).*? - ([^ ]*) ([^ ]*)")
 class Folder:
     """A folder that a run writes to. `fixed_by` is the variable or setting that chooses another folder.
 
-    `kind` and `source`: the type and the mounted source of its file system; `free`: its free bytes; `refusal`: why the
-    folder cannot be written to. If the file system did not answer, `answered` is False and the rest is unknown.
+    `kind`, `source` and `free`: the type, the mounted source and the free bytes of its file system. `refusal`: why the
+    folder cannot be written to. If `answered` is False, the file system did not answer, and these four are unknown.
     """
 
     purpose: str
@@ -68,13 +68,13 @@ class Folder:
 
     @property
     def on_network(self) -> bool:
-        """True if the files are on another machine, where locks are slow and any call may hang."""
+        """True if the folder is on another machine, so that locks are slow and any call can hang."""
         return self.kind.removeprefix("fuse.") in NETWORK_TYPES
 
 
 @dataclass(frozen=True)
 class Infiniband:
-    """InfiniBand on this host: `ports` are (device, state), `nodes` the files under /dev/infiniband."""
+    """InfiniBand on this host: `ports` holds (device, state) of each port, `nodes` the names in /dev/infiniband."""
 
     ports: tuple[tuple[str, str], ...] = ()
     nodes: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class Infiniband:
 
 @dataclass(frozen=True)
 class User:
-    """The user of this process: `name` is "" without a passwd entry."""
+    """The user of this process. `name`: the name in the passwd entry, "" without an entry."""
 
     uid: int
     name: str
@@ -98,7 +98,7 @@ class User:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """The facts found on one host; a fact whose probe did not answer is None."""
+    """The facts about one host. A fact is None if its probe did not answer."""
 
     host: str = ""
     boot: str = ""
@@ -118,9 +118,9 @@ class HostFacts:
 
 
 def read_host(config: RunConfig, driver_seconds: float) -> tuple[HostFacts, list[Diagnosis]]:
-    """Return the facts of this host, read by a child process, and a finding if they cannot be read.
+    """Let a child process read the facts of this host; return them, and a finding if they cannot be read.
 
-    The NVIDIA driver may take `distributed.driver_timeout_s` to answer, but at most `driver_seconds`.
+    The NVIDIA driver must answer within `distributed.driver_timeout_s` and within `driver_seconds`.
     """
     spawning = multiprocessing.get_context("spawn")
     reader, writer = spawning.Pipe(duplex=False)
@@ -145,13 +145,13 @@ def read_host(config: RunConfig, driver_seconds: float) -> tuple[HostFacts, list
 def _send_facts(writer: Connection, folders: Sequence[tuple[str, str, str]], driver_seconds: float) -> None:
     die_with_parent()
     writer.send(gather_facts(folders, driver_seconds))
-    os._exit(0)  # A probe may still be hanging in a thread.
+    os._exit(0)  # A normal exit would wait for a probe that hangs.
 
 
 def wanted_folders(output_path: Path, environ: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Return (purpose, path, the setting that chooses another path) for each folder that a run writes to.
+    """Return (purpose, path, the variable or setting that chooses another path) for each folder that a run writes to.
 
-    The defaults of the caches are from the documentation of torch, triton, CUDA and matplotlib.
+    The default paths of caches are from the documentation of torch, triton, CUDA and matplotlib.
     """
     home, scratch = environ.get("HOME", "/"), environ.get("TMPDIR", "/tmp")
     cache = environ.get("XDG_CACHE_HOME") or f"{home}/.cache"
@@ -168,7 +168,7 @@ def wanted_folders(output_path: Path, environ: Mapping[str, str]) -> list[tuple[
 
 
 def gather_facts(folders: Sequence[tuple[str, str, str]], driver_seconds: float = PROBE_SECONDS) -> HostFacts:
-    """Return all facts whose probes end within PROBE_SECONDS; the NVIDIA driver has its own limit."""
+    """Return the facts whose probes end within PROBE_SECONDS, or for the NVIDIA driver within `driver_seconds` + 1."""
     probes: dict[str, Callable[[], Any]] = {
         "boot": boot_id, "shared_memory": shared_memory_size,
         "memlock": lambda: resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], "infiniband": _infiniband,
@@ -203,7 +203,7 @@ def gather_facts(folders: Sequence[tuple[str, str, str]], driver_seconds: float 
 
 
 def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
-    """Examine the file system on which a folder is or would be created. Hangs if that file system hangs."""
+    """Examine the file system of a folder, which need not exist. If the file system hangs, this call hangs."""
     mounts = Path("/proc/self/mountinfo").read_text(errors="replace") if sys.platform == "linux" else ""
     resolved = Path(os.path.realpath(path))
     kind, source = mount_of(resolved, mounts)
@@ -212,7 +212,7 @@ def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
     try:
         numbers = os.statvfs(nearest)
         free = numbers.f_bavail * numbers.f_frsize
-        # Permissions are not enough: a read-only mount or a full disk shows only in a write.
+        # Write a file, because permissions do not show whether the mount is read-only or the disk is full.
         with tempfile.TemporaryFile(dir=nearest) as probe:
             probe.write(b"0" * 4096)
     except OSError as error:
@@ -221,10 +221,10 @@ def probe_folder(purpose: str, path: str, fixed_by: str) -> Folder:
 
 
 def mount_of(path: Path, mounts: str) -> tuple[str, str]:
-    """Return type and source of an absolute path's file system, from the text of /proc/self/mountinfo.
+    """Return the type and source of the file system of an absolute path. `mounts`: the text of /proc/self/mountinfo.
 
-    This file system has the longest mount point above the path, and comes last if several do. In the text, optional
-    fields end at a single dash, and spaces are written \\040 (proc(5)).
+    Of the mount points above the path, the longest one counts; if several are equal, the last one. In the text, the
+    optional fields end at a single dash, and spaces are written \\040 (proc(5)).
     """
     found, depth = ("", ""), 0
     for line in filter(None, map(_LINE.match, mounts.splitlines())):
@@ -238,11 +238,11 @@ def _gpu_health(seconds: float) -> tuple[GpuHealth, ...]:
     try:
         return tuple(ask_nvml(read_health, seconds))
     except pynvml.NVMLError:
-        return ()  # `check_driver` says why.
+        return ()  # `check_driver` reports the error.
 
 
 def _infiniband() -> Infiniband:
-    # "4: ACTIVE" (Documentation/ABI/stable/sysfs-class-infiniband).
+    # A state reads "4: ACTIVE" (Documentation/ABI/stable/sysfs-class-infiniband).
     states = sorted(Path("/sys/class/infiniband").glob("*/ports/*/state"))
     ports = tuple((state.parts[-4], state.read_text().strip().rpartition(": ")[2]) for state in states)
     nodes = tuple(sorted(node.name for node in Path("/dev/infiniband").glob("*")))
@@ -258,7 +258,7 @@ def _user() -> User:
 
 
 def _shadows() -> tuple[tuple[str, str], ...]:
-    """Return (name, folder) of each module in PYTHONPATH or ~/.local that hides an installed or standard one."""
+    """Return (name, folder) of each module in PYTHONPATH or ~/.local that hides an installed or a standard module."""
     folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder in sys.path]
     if site.ENABLE_USER_SITE and site.getusersitepackages() in sys.path:
         folders.append(site.getusersitepackages())

@@ -1,4 +1,4 @@
-"""One process of the doctor: its ranks, which meet as the ranks of a training do, and its findings about its host."""
+"""One process of the doctor: lets its ranks connect as in a training run, and collects the findings about its host."""
 
 import json
 import os
@@ -25,17 +25,17 @@ from noether.launch.processes.worker import write_to_log
 from noether.runs.provenance import image_record
 
 TORCH_SHARE = 0.5
-"""The time that `import torch` may take, as a share of the whole time: 25 s by default."""
+"""The time limit of `import torch`, as a share of the whole time limit (by default 25 s)."""
 LEADER_SHARE, FOLLOWER_SHARE = 0.9, 0.8
-"""Shares of the whole time after which rank 0's process and any other stop waiting: rank 0's may have begun earlier."""
+"""The shares of the time limit after which rank 0's process (perhaps the first) and any other process stop waiting."""
 POLL_S = 0.2
-"""The longest time between two polls of a link, which has its own time limits."""
+"""The maximum time in s between two polls of a link, which must check its own time limits."""
 
 
 class TimeBudget:
     """Tracks how much of the doctor's time is left.
 
-    The watchdog reads `step`, the doctor's current step, and `scratch`, the folder that it created ("" until then).
+    For the watchdog, `step` names the doctor's current step, and `scratch` is its temporary folder ("" if none yet).
     """
 
     def __init__(self, seconds: float) -> None:
@@ -43,15 +43,15 @@ class TimeBudget:
         self._deadline = time.monotonic() + seconds
 
     def left(self, share: float = 1.0) -> float:
-        """Return this share of the whole time, or the time left if that is less, but always more than zero."""
+        """Return a share of the whole time (s), or the time left if that is less; at least 0.1 s."""
         return max(0.1, min(share * self.seconds, self._deadline - time.monotonic()))
 
 
 def examine_rank(context: WorkerContext, asks: int) -> int:
-    """Run one rank of the doctor; the target of its workers."""
-    # Libraries write to stdout (as with NCCL_DEBUG=INFO), where rank 0 prints JSON.
+    """Run one rank of the doctor in a worker process; `asks` is the rank that lists the devices."""
+    # Write to a log, because libraries (as with NCCL_DEBUG=INFO) would write to stdout, where rank 0 prints JSON.
     write_to_log(context.run_info.log_folder / f"rank-{context.worker.rank}.log")
-    from noether.doctor.collectives import walk_steps  # This imports torch, which may be broken.
+    from noether.doctor.collectives import walk_steps  # Imports torch, which may be broken.
 
     walk_steps(context, asks=asks)
     return 0
@@ -59,7 +59,7 @@ def examine_rank(context: WorkerContext, asks: int) -> int:
 
 @dataclass
 class Participant:
-    """This process: its place in the run, its ranks and their link to other processes, and its findings so far."""
+    """This process of the doctor: its placement, its ranks, its link to other processes, and its findings so far."""
 
     config: RunConfig
     facts: HostFacts
@@ -71,12 +71,12 @@ class Participant:
     started: float = field(default_factory=time.monotonic)
 
     def wait_until(self, is_over: Callable[[], bool], seconds: float) -> bool:
-        """Serve the ranks and the link until `is_over` returns True or the time is up; return its last value."""
+        """Serve the ranks and the link until `is_over()` is True or the time is up; return the last `is_over()`."""
         deadline, link, workers, has_met = time.monotonic() + seconds, self.link, self.workers, False
         while True:
             if isinstance(link, Spoke) and workers.listener_seen:
                 link.look_for(workers.listener_seen)
-            # Under torchrun, the ranks find the other processes through torchrun's store.
+            # Under torchrun, it is the ranks that find the other processes, through torchrun's store.
             link.note_arrivals(workers.arrived if self.placement.endpoint.served_by else link.own_ranks)
             link.poll()
             if link.meeting is not None and not has_met:
@@ -88,7 +88,7 @@ class Participant:
             workers.hear(wait([*link.descriptors(), *workers.sources()], min(left, POLL_S)))
 
     def has_settled(self) -> bool:
-        """Return whether the ranks have met, or cannot meet: none here is alive, or all missing ranks have refused."""
+        """Return whether the ranks have met, or can no longer meet because ranks have died or refused."""
         link = self.link
         refuses = isinstance(link, Hub) and link.reports and not set(link.missing).difference(*link.came)
         if self.placement.endpoint.served_by and not self.workers.alive:
@@ -96,7 +96,7 @@ class Participant:
         return link.is_settled or bool(refuses)
 
     def is_done(self) -> bool:
-        """Return whether the ranks here have done all that they can."""
+        """Return whether this process's ranks have taken every step that they can take."""
         going_on = [rank for rank in self._told() if rank["rank"] in self.workers.alive]
         if any("torch" not in rank for rank in going_on):
             return time.monotonic() - self.started >= self.clock.seconds * TORCH_SHARE
@@ -104,7 +104,7 @@ class Participant:
         return not going_on or (cannot_meet and all("devices" in rank for rank in going_on))
 
     def _meeting_findings(self) -> Iterator[Diagnosis]:
-        """Yield the findings about the meeting of the ranks; `check_presence` reports ranks that came late."""
+        """Yield the findings about how the ranks met. (`check_presence` reports ranks that are missing.)"""
         link, host, is_hub = self.link, self.link.endpoint.host, isinstance(self.link, Hub)
         meeting, failure, why = link.meeting, link.failure, link.not_met
         if meeting is not None:
@@ -120,11 +120,11 @@ class Participant:
             yield Diagnosis("port", "error", one_line(why), "rank 0 listening there")
         elif is_hub and not self.has_settled():
             yield Diagnosis("names", "error", f"{host}: no answer in time", "a name server that answers")
-        if meeting is None:  # A launcher's store may have refused ranks.
+        if meeting is None:  # Ranks may have been refused by a launcher's store.
             yield from (refused("port", one.refusal) for one in self.workers.reports.values() if one.kind == "refused")
 
     def _told(self) -> list[dict[str, Any]]:
-        """Return the reports of this process's ranks about their steps, in the form that `check_chain` takes."""
+        """Return what each rank of this process reports about its steps, in the form that `check_chain` takes."""
         found = []
         for rank, worker in self.workers.workers.items():
             log, report = worker.context.run_info.log_folder / f"rank-{rank}.log", self.workers.reports.get(rank)
@@ -142,7 +142,7 @@ class Participant:
         return found
 
     def report(self) -> dict[str, Any]:
-        """Return everything that this process found, for JSON."""
+        """Return everything that this process found, as values for JSON."""
         told = self._told()
         lacking = next((rank for rank in told if "torch" not in rank), None)
         torch = told[0].get("torch", {})
@@ -150,9 +150,9 @@ class Participant:
             torch = {"error": lacking["error"], "late": lacking["follows"] == "timed-out"}
         devices = told[0].get("devices") or {"error": told[0]["error"]} if lacking is None else {}
         here = check_host(self.facts, self.placement, torch, devices, os.environ, os.getloadavg()[0])
-        # These values should be the same on every host.
+        # The values in `versions` should be the same on every host.
         versions = {name: str(torch[key]) for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)}
-        if (image := image_record()) is not None:  # Inside a container, Docker's digest is unknown, but not these.
+        if (image := image_record()) is not None:  # Without a digest, use what is known in the container.
             built = f"{image['flavour']} {image['git_revision']} {image['lock_sha256'][:12]}"
             versions["image"] = image["digest"] or built
         return {
@@ -171,9 +171,9 @@ class Participant:
 
 
 def lead(process: Participant, hub: Hub, listener: RunListener | None, report: DoctorReport) -> None:
-    """Run rank 0's process: let the ranks meet, request every process's report, and fill the report."""
+    """Run the process of rank 0: let the ranks meet, collect the reports of all processes, and fill `report`."""
     process.clock.step = "the ranks, and what every host found"
-    hub.ask(dict)  # Processes that connect later get the request, too.
+    hub.ask(dict)  # A process that connects later gets the request too.
     seconds = process.clock.left(LEADER_SHARE)
     process.wait_until(lambda: process.has_settled() and process.is_done() and not hub.silent(), seconds)
     told = [process.report(), *(hub.answers[ranks] for ranks in sorted(hub.answers))]
@@ -187,7 +187,7 @@ def lead(process: Participant, hub: Hub, listener: RunListener | None, report: D
         report.findings.append(replace(finding, hosts=(loss.host,), ranks=ranks))
     if listener is not None:
         versions: dict[str, dict[str, str]] = {}
-        for answer in told:  # If processes of one host differ, each has its own entry.
+        for answer in told:  # If the versions of a host's processes differ, each gets an entry.
             is_known = versions.setdefault(answer["host"], answer["versions"]) == answer["versions"]
             name = answer["host"] if is_known else f"{answer['host']} rank {answer['ranks'][0]}"
             versions[name] = answer["versions"]
@@ -207,7 +207,7 @@ def lead(process: Participant, hub: Hub, listener: RunListener | None, report: D
 
 
 def follow(process: Participant, spoke: Spoke, report: DoctorReport) -> bool:
-    """Run a process without rank 0: answer rank 0, or fill the report and return True, so that it is printed here."""
+    """Run any other process: report to rank 0; if that fails, fill `report` and return True, to print it here."""
     process.clock.step = "the ranks, and reaching rank 0"
 
     def is_over() -> bool:
@@ -225,7 +225,7 @@ def follow(process: Participant, spoke: Spoke, report: DoctorReport) -> bool:
 
 
 def _lost(hub: Hub, seconds: float) -> dict[tuple[int, ...], WorkerReport]:
-    """Return the processes that did not answer, refused the run, or are gone, by their ranks."""
+    """Return {ranks of a process: reason} for each process that did not answer, refused the run, or is gone."""
     found = {
         peer.ranks: WorkerReport(peer.ranks[0], peer.host, "lost", f"no answer within {seconds:.0f} s")
         for peer in hub.silent()
@@ -243,14 +243,14 @@ def _presence(
     told: list[dict[str, Any]],
     lost: Mapping[tuple[int, ...], WorkerReport],
 ) -> list[Diagnosis]:
-    """Name the ranks that are missing, and those of other runs that were refused."""
+    """Return findings about the ranks that are missing, and about the ranks of other runs that were refused."""
     nodes, came = process.placement.nodes, dict[int, tuple[str, list[int]]]()
     for answer in told:
         came.setdefault(answer["node_rank"], (answer["host"], []))[1].extend(answer["ranks"])
     for number, (ranks, loss) in enumerate(lost.items()):
         node = nodes.index(loss.host) if loss.host in nodes else -1 - number
         came.setdefault(node, (loss.host, []))[1].extend(ranks)
-    # Otherwise the missing ranks had no way to connect.
+    # Only if the ranks could connect is their absence a finding.
     is_known = hub.reports or hub.meeting is not None or isinstance(hub.not_met, JoinError)
     found = [check_presence(hub.world_size, nodes, came, hub.run_info.distributed.init_timeout_s)] if is_known else []
     for caller in listener.strays.values():

@@ -1,4 +1,4 @@
-"""Prints the doctor's findings: as a table, worst first, or as one JSON object."""
+"""Prints the doctor's findings as a table, with the worst first, or as one JSON object."""
 
 import json
 import sys
@@ -19,15 +19,15 @@ from noether.launch.detect.placement import Placement
 
 Level = Literal["error", "warning", "skipped", "ok"]
 LEVELS = get_args(Level)
-"""The levels, worst first. With an error a run cannot work; with a warning it works, but not as well as it could."""
+"""The levels, worst first. An error stops every run from working; a warning means that runs work less well."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     """The result of one check.
 
-    `fix`: the line that fixes the problem. `hosts` and `ranks`: where the problem was found;
-    both are empty if it concerns the whole run.
+    `fix`: the line that fixes the problem. `hosts` and `ranks`: where the problem was found; both are empty if it
+    concerns the whole run.
     """
 
     check: str
@@ -45,7 +45,7 @@ def skipped(check: str, reason: str) -> Diagnosis:
 
 
 def first_of_problems(check: str, works: str, *problems: tuple[object, Level, str, str, str]) -> Diagnosis:
-    """Return the first of the problems (exists, level, seen, expected, fix) that exists; else "ok" with `works`."""
+    """Return the first problem whose `exists` is true, of (exists, level, seen, expected, fix); else "ok", `works`."""
     for is_there, *words in problems:
         if is_there:
             return Diagnosis(check, *words)  # type: ignore[arg-type]
@@ -53,14 +53,14 @@ def first_of_problems(check: str, works: str, *problems: tuple[object, Level, st
 
 
 def refused(check: str, error: RequestError) -> Diagnosis:
-    """Return a RequestError as a finding: it would end a run, but the doctor continues."""
+    """Return a RequestError, which would end a run, as a finding, because the doctor must continue."""
     summary = shown(error.summary, error.code)
     seen = f"{summary} ({error.seen})" if error.seen else summary
     return Diagnosis(check, "error", seen, error.expected, error.fix)
 
 
 def merged(findings: Iterable[Diagnosis]) -> list[Diagnosis]:
-    """Return the findings, worst first, with the same finding from several hosts or ranks merged into one."""
+    """Merge equal findings of several hosts or ranks into one; return the findings, worst first."""
     together: dict[Diagnosis, Diagnosis] = {}
     for finding in findings:
         key = replace(finding, hosts=(), ranks=())
@@ -77,7 +77,7 @@ HOSTS_SHOWN = 4
 
 @dataclass
 class DoctorReport:
-    """Everything found so far; the watchdog may print it at any time."""
+    """Everything that the doctor has found so far. The watchdog can print it at any time."""
 
     findings: list[Diagnosis] = field(default_factory=list)
     placement: Placement | None = None
@@ -87,7 +87,7 @@ class DoctorReport:
     started: float = field(default_factory=time.monotonic)
 
     def add(self, told: dict[str, Any]) -> None:
-        """Add a process's report. Each host is kept once, with all its ranks."""
+        """Add the report of a process. A host with several processes has one entry, with all ranks of the host."""
         facts, ranks = told["facts"], told["ranks"]
         found = [Diagnosis(*words) for words in told["findings"]]
         self.findings += [replace(finding, hosts=(facts["host"],), ranks=tuple(ranks)) for finding in found]
@@ -98,12 +98,12 @@ class DoctorReport:
         self.hosts.append({"ranks": list(ranks), "facts": facts})
 
     def as_follower(self) -> None:
-        """Send the report to standard error, as rank 0 uses standard output, and keep only errors and warnings."""
+        """Keep only errors and warnings, and print to standard error, because rank 0 prints to standard output."""
         self.to_stderr = True
         self.findings = [finding for finding in self.findings if finding.level in ("error", "warning")]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report for JSON."""
+        """Return the report as values for JSON."""
         return {
             "noether": __version__, "host": self.host, "launcher": self.placement.launcher if self.placement else "",
             "world_size": self.placement.world_size if self.placement else 0,
@@ -114,7 +114,7 @@ class DoctorReport:
 
 
 def print_report(report: DoctorReport, as_json: bool) -> None:
-    """Print the report; a process that did not reach rank 0 prints to standard error."""
+    """Print the report: to standard output or, in a process that did not reach rank 0, to standard error."""
     stream = sys.stderr if report.to_stderr else sys.stdout
     if as_json and not report.to_stderr:
         print(json.dumps(report.as_dict(), indent=2), file=stream, flush=True)

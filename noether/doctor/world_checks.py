@@ -1,4 +1,4 @@
-"""Checks that all ranks are present, that hosts agree, and that each step between the ranks works. Pure functions."""
+"""Checks of the ranks together: whether all are present, have equal versions, and can communicate. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,10 +9,10 @@ from noether.doctor.report import Diagnosis, Level, first_of_problems, skipped
 from noether.launch.processes.context import named_ranks
 
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}
-"""A bandwidth below these is slow: a little less than 1 Gb/s (125 MB/s) and 10 Gb/s Ethernet (1250 MB/s) reach."""
+"""{backend: the bandwidth below which it is slow}: a little less than 1 or 10 Gb/s Ethernet has (125, 1250 MB/s)."""
 MUST_AGREE = ("noether", "torch", "CUDA", "NCCL", "devices")
-"""A run cannot work on hosts that differ in these. At its start, a run refuses a difference in noether, torch, kind of
-device or settings. It does not compare CUDA and NCCL: a difference in these makes the run fail later."""
+"""The values that must be equal on all hosts of a run. A run itself compares noether, torch, kind of device and
+settings when it begins, but not CUDA and NCCL: if they differ, the run fails later."""
 CHAIN = {
     "store": ("every rank can write to and read from rank 0's store", "master_port=PORT      (an open port)"),
     "gloo": (
@@ -25,13 +25,13 @@ CHAIN = {
     ),
     "bandwidth": ("sums that finish in seconds", "check the hosts' network links (ethtool, ibstat)"),
 }
-"""The steps between the ranks: what should work, and the fix if it does not."""
+"""{step between the ranks: (what should work, the fix if it does not work)}."""
 
 
 def check_presence(
     world_size: int, nodes: Sequence[str], came: Mapping[int, tuple[str, Sequence[int]]], seconds: float
 ) -> Diagnosis:
-    """Check that all ranks connected within `seconds`; `came` maps each connected node's rank to its host and ranks."""
+    """Check that all ranks connected within `seconds`. `came`: {rank of a connected node: (its host, its ranks)}."""
     missing = set(range(world_size)).difference(*(ranks for _, ranks in came.values()))
     absent = [name for index, name in enumerate(nodes) if index not in came]
     there = ", ".join(f"{named_ranks(ranks)} on {host}" for host, ranks in came.values())
@@ -45,7 +45,7 @@ def check_presence(
 
 
 def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
-    """Check that all hosts have the same versions and devices; `versions` maps each host to its values by name."""
+    """Check that all hosts have the same versions and devices. `versions`: {host: {name: version or device}}."""
     for name in dict.fromkeys((*MUST_AGREE, *(key for found in versions.values() for key in found))):
         by_value: dict[str, list[str]] = {}
         for host, found in versions.items():
@@ -62,7 +62,7 @@ def check_agreement(versions: Mapping[str, Mapping[str, str]]) -> Diagnosis:
 
 
 def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:
-    """Check that no two machines share a name; `boots` maps a node rank to its host's name and its kernel's boot id."""
+    """Check that all machines have different names. `boots`: {node rank: (host name, boot id of its kernel)}."""
     by_name: dict[str, dict[str, int]] = {}
     for node, (name, boot) in boots.items():
         by_name.setdefault(name, {})[boot] = node
@@ -74,9 +74,9 @@ def check_names(boots: Mapping[int, tuple[str, str]]) -> Diagnosis:
 
 
 def check_chain(told: Sequence[Mapping[str, Any]], world_size: int, where: str, hosts: int) -> list[Diagnosis]:
-    """Check each step of the chain, up to the first that failed.
+    """Check the steps of CHAIN in order, up to the first step that failed.
 
-    `told` has an entry for each rank: its "rank" and "device", the answer of each completed step by name, and the
+    `told` has an entry for each rank: its "rank" and "device", the result of each completed step by name, and the
     "error" that ended the rank, with "follows" as in `WorkerReport`. `where`: the address of the store.
     """
     found: list[Diagnosis] = []
@@ -102,7 +102,7 @@ def check_chain(told: Sequence[Mapping[str, Any]], world_size: int, where: str, 
 
 def _broken(name: str, told: Sequence[Mapping[str, Any]], world_size: int) -> Diagnosis | None:
     by_error: dict[str, list[int]] = {}
-    # Errors that follow from a failure elsewhere, a timeout or a lost peer, come last.
+    # Errors that result from a failure in another rank (a timeout, a lost peer) come last.
     for rank in sorted((rank for rank in told if name not in rank), key=lambda rank: bool(rank["follows"])):
         by_error.setdefault(rank["error"], []).append(rank["rank"])
     if lost := sorted(set(range(world_size)) - {rank["rank"] for rank in told}):
@@ -115,7 +115,7 @@ def _broken(name: str, told: Sequence[Mapping[str, Any]], world_size: int) -> Di
 
 
 def check_bandwidth(measured: Sequence[Mapping[str, Any]], hosts: int) -> Diagnosis:
-    """Check the bandwidth that the slowest rank measured; `measured` comes from `collectives`."""
+    """Check the lowest bandwidth of the ranks. `measured`: what each rank's step "bandwidth" returned."""
     slowest = min(measured, key=lambda answer: answer["bus_mb_per_s"])
     backend = slowest["backend"]
     seen = (

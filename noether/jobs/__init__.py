@@ -1,1 +1,1 @@
-"""Slurm jobs: describe one, write its script, submit it, lint it."""
+"""Slurm jobs: describing a job, writing its script, submitting it, and linting job scripts."""

@@ -1,4 +1,4 @@
-"""Describe a job: its runs, its options, and the plan of its ranks, made on the login node. Does not import torch."""
+"""Describe a job on the login node: its runs, its options, and the plan of its ranks. Does not import torch."""
 
 import getpass
 import re
@@ -29,12 +29,12 @@ from noether.launch.script import read_words
 from noether.runs.folder import named_run, new_run_id
 
 _OWN_WORDS = re.compile(r"[+~]*(run_id|resume|output_path)(=|$)")
-"""Settings that the job sets itself, so that a requeued job continues the same run."""
+"""Matches the settings that the job script sets, so that a requeued job continues the same run."""
 
 
 @dataclass(frozen=True)
 class JobRun:
-    """One run of a job: its folder, and the arguments that differ from those of the other runs."""
+    """One run of a job: its folder, and the overrides in which it differs from the other runs."""
 
     folder: Path
     overrides: tuple[str, ...]
@@ -42,14 +42,14 @@ class JobRun:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One request to Slurm: a run, an array with the runs of a sweep, or a user's script, which has no `runs`.
+    """A job for Slurm: one run, an array with the runs of a sweep, or a user's script (then `runs` is empty).
 
-    name: the run's id; for an array, the common beginning of its runs' ids.
-    shared: the overrides of the training that all runs have in common, in the order given. The others are in `runs`.
-    hp: the settings file, as given.
-    folders: the folders in which its runs write or find their data, which the job's container needs.
+    name: the run's id; for an array, the common beginning of the ids of its runs.
+    shared: the overrides that all runs have in common, in the order given. `runs` has the other overrides.
+    hp: the path of the settings file, as typed.
+    folders: the folders of the runs and of their data, which the job's container must mount.
     configs: the settings of each run. script: the words of `noether run` from the script on.
-    placement, batch: where the ranks of a run are and how they share a batch; the same for every run of an array.
+    placement, batch: where the ranks of a run are, and how they divide the batch; equal for all runs of an array.
     """
 
     name: str
@@ -66,30 +66,30 @@ class TrainingJob:
 
     @property
     def is_array(self) -> bool:
-        """True if the job is a sweep of several runs, or an array whose elements each run the script."""
+        """True if the job is an array: of the runs of a sweep, or with a script that every element runs."""
         return len(self.runs) > 1 or "array" in self.slurm.slurm_additional_parameters
 
     @property
     def folder(self) -> Path:
-        """The folder for the job's output, which `submit` must create, without the placeholders that Slurm fills in."""
+        """The folder for the job's output that `submit` must create: the path up to Slurm's first placeholder."""
         folder = self.slurm.folder
-        if "%u" in folder:  # Look the name up only if needed: in a container the user may have none.
+        if "%u" in folder:  # Only then look up the user's name, which may not exist in a container.
             folder = folder.replace("%u", getpass.getuser())
         return Path(*takewhile(lambda part: "%" not in part, Path(folder).expanduser().parts))
 
     @property
     def output(self) -> str:
-        """The job's output file, with Slurm's placeholder %j, or %A_%a for an array."""
+        """The path of the job's output file, with Slurm's placeholder %j, or for an array %A_%a."""
         return str(self.folder / ("%A_%a.out" if self.is_array else "%j.out"))
 
 
 def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = False) -> TrainingJob:
     """Compose and check every run of a job, as `train` would on the job's nodes.
 
-    With `multirun`, overrides may be lists of values, as in Hydra, and give several runs. `hp` is a YAML file.
+    With `multirun`, an override can have several values, as in Hydra, for several runs. `hp` is a YAML file.
 
-    RequestError: a setting is wrong; the batch, devices or tasks do not fit; a run already exists or cannot be resumed;
-    or the runs of one array need different resources.
+    RequestError: a setting is wrong; the batch, devices and tasks do not fit together; a run already exists or cannot
+    be resumed; or the runs of one array need different resources.
     """
     if multirun:
         expanded, configs = load_sweep(overrides, hp, "submit")
@@ -105,9 +105,9 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
                            fix=FIXED_OPTIONS["array"])  # fmt: skip
     base = configs[0].run_id or new_run_id()
     if len({config.run_id for config in configs}) > 1:
-        raise RequestError("array-run-ids", "the runs of one job array share one run_id, followed by a number",
+        raise RequestError("array-run-ids", "the runs of a job array share one run_id, to which an index is added",
                            seen="run_id=" + ",".join(str(config.run_id) for config in configs),
-                           expected=f"one run_id; the runs are {base}-0, {base}-1, …",
+                           expected=f"one run_id for all; the runs are called {base}-0, {base}-1, …",
                            fix=f"run_id={base}")  # fmt: skip
     plans = {_resources(config): plan_job(config) for config in configs}
     if len(plans) > 1:
@@ -124,7 +124,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     if len({run.folder.parent for run in runs}) > 1:
         raise RequestError("array-folders-differ", "the runs of one job array write to different folders",
                            seen="a sweep over output_path")  # fmt: skip
-    # Runs that start from the same weights read the file, perhaps of gigabytes, once.
+    # Read each file of initial weights only once, because it can be gigabytes large.
     begins = (config for config, target in zip(configs, targets, strict=True) if target.checkpoint is None)
     for weights in dict.fromkeys(config.initial_weights for config in begins if config.initial_weights is not None):
         named_weights(weights)
@@ -139,7 +139,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
 def describe_script(words: Sequence[str], module: str | None) -> TrainingJob:
     """Check a script or module and the settings of its launch, as `noether run` would on the job's nodes.
 
-    RequestError: there is no such script, a setting does not concern a launch, or the devices or tasks do not fit.
+    RequestError: there is no such script, a setting is not one of a launch, or devices and tasks do not fit together.
     """
     overrides, script = read_words(words, module)
     config = load_config(overrides, None)
@@ -162,18 +162,18 @@ def _refuse_nodes_of_no_scheduler(config: RunConfig) -> None:
 def plan_job(config: RunConfig, *, trains: bool = True) -> tuple[Placement, BatchPlan | None]:
     """Plan a run as rank 0 would on the job's nodes, with placeholders for ids and unknown node names.
 
-    With `trains`, also divide the batch among the ranks. RequestError: the one that `train` or `run` would raise there.
+    With `trains=True`, also divide the batch over the ranks. RequestError: `train` or `run` would raise it there.
     """
     slurm, gpus = config.slurm, config.slurm.gpu_count
     if gpus is None and config.accelerator == "gpu":
-        gpus = slurm.ntasks_per_node  # On clusters that allocate whole nodes, jobs should not request GPUs.
+        gpus = slurm.ntasks_per_node  # A cluster that allocates whole nodes needs no request for GPUs.
     mask = ",".join(map(str, range(gpus or 0)))
     placement = place(config, stand_in_environment(slurm), mask, NOTHING_KNOWN)
     return placement, share_batch(config, placement) if trains else None
 
 
 def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
-    """Return the variables that srun will set for rank 0 of the job.
+    """Return the variables that srun would set for rank 0 of the job.
 
     RequestError: the node list cannot be read, or names more nodes than are requested.
     """
@@ -181,7 +181,7 @@ def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
     if len(named) > slurm.nodes:
         raise RequestError("nodelist-longer-than-nodes", "slurm.nodelist names more nodes than slurm.nodes",
                            seen=f"slurm.nodelist={slurm.nodelist} ({len(named)} nodes), slurm.nodes={slurm.nodes}",
-                           expected="at least as many nodes as the list names",
+                           expected="slurm.nodes must be at least the count of listed nodes",
                            fix=f"slurm.nodes={len(named)}")  # fmt: skip
     unnamed = [f"node[{len(named) + 1}-{slurm.nodes}]"] if len(named) < slurm.nodes else []
     nodes = ",".join([*([slurm.nodelist] if slurm.nodelist else []), *unnamed])
@@ -194,10 +194,10 @@ def stand_in_environment(slurm: SlurmConfig) -> dict[str, str]:
 
 
 def job_options(job: TrainingJob) -> dict[str, str | int | bool]:
-    """Return sbatch's options by name, in the order of the script; True marks an option without a value."""
+    """Return {option of sbatch: value} in the order of the script; True is for an option without a value."""
     slurm = job.slurm
     memory = slurm.mem_gb
-    mebibytes = max(1, int((memory or 0) * 1024))  # At least 1: --mem=0 would mean all of a node's memory.
+    mebibytes = max(1, int((memory or 0) * 1024))  # Not 0, because --mem=0 requests all memory of a node.
     asked: dict[str, str | int | bool | None] = {
         "job-name": job.name,
         "partition": slurm.slurm_partition,
@@ -212,13 +212,13 @@ def job_options(job: TrainingJob) -> dict[str, str | int | bool]:
         "cpus-per-task": slurm.cpus_per_task,
         "mem": None if memory is None else f"{int(memory)}G" if memory == int(memory) else f"{mebibytes}M",
         "time": slurm.timeout_min,
-        # Slurm signals the ranks, not the script: they save and exit with 75.
+        # Slurm sends this signal to the ranks, not to the script. The ranks save and exit with 75.
         "signal": f"{JOB_STOP_SIGNAL}@{slurm.slurm_signal_delay_s}",
-        # A requeued job must append to its output file, not truncate it.
+        # Otherwise, a requeued job would truncate its output file.
         "open-mode": "append",
         "requeue": True,
     }
-    if job.runs:  # `noether status` finds a waiting job by this comment, even if it was submitted by hand.
+    if job.runs:  # By this comment, `noether status` finds a waiting job, even one that was submitted by hand.
         asked["comment"] = f"{RUN_COMMENT}{job.output_path / job.name}" + ("-%a" if job.is_array else "")
     additional = {name.replace("_", "-"): value for name, value in slurm.slurm_additional_parameters.items()}
     if job.is_array:
@@ -228,7 +228,7 @@ def job_options(job: TrainingJob) -> dict[str, str | int | bool]:
 
 
 def describe_plan(job: TrainingJob) -> list[str]:
-    """Return lines that describe the job: its ranks, its batch and its runs."""
+    """Describe the job in lines to print: its ranks, its batch and its runs."""
     slurm, placement = job.slurm, job.placement
     shape = f"{counted(slurm.nodes, 'node')} × {counted(slurm.ntasks_per_node, 'task')}"
     ranks = f"{counted(placement.world_size, 'rank')} on {placement.workers[0].device.kind}"
@@ -248,7 +248,7 @@ def _resources(config: RunConfig) -> tuple[object, ...]:
 
 
 def _target(config: RunConfig, run_id: str) -> ResumeTarget:
-    """Return the folder of a run, with a name that every attempt of its job uses."""
+    """Return the target of a run: its folder, which all attempts of the job use."""
     resume = config.resume
     target = find_target(config.model_copy(update={"run_id": run_id}), whole=False)
     if resume not in (None, "auto", "latest") and named_run(resume)[1] is not None:

@@ -16,9 +16,9 @@ from slurm_lint.rules import Rule
 from slurm_lint.words import UsageError
 
 TrainLine = tuple[tuple[str, ...], str | None]
-"""The overrides and the configuration file of a `noether train …`."""
+"""The overrides and the settings file in a line `noether train …` or `noether run …`."""
 ReadLine = Callable[[tuple[str, ...]], TrainLine | None]
-"""Read the words after `noether` as the command line does; None if they cannot be read or start no training."""
+"""A function that reads the words after `noether` as the command line does; None if they are no valid TrainLine."""
 VERBS = ("train", "run")
 RULES = (
     Rule("NTH220", "batch-not-divisible", "error",
@@ -28,9 +28,9 @@ RULES = (
 
 
 def lint(words: Sequence[str], hp: str | None, read_line: ReadLine, **flags: Any) -> int:
-    """Lint the files among the words, taking the other words as overrides; return the exit code.
+    """Lint the files among the words, and treat the other words as overrides; return the exit code.
 
-    `flags` are those of `slurm_lint.command.run_lint`. RequestError: a flag has a wrong value, or no file can be read.
+    `flags`: see `slurm_lint.command.run_lint`. RequestError: a flag has a wrong value, or no file can be read.
     """
     own = [word for word in words if "=" in word.partition("/")[0] or word.startswith(("+", "~"))]
     paths = [word for word in words if word not in own]
@@ -44,9 +44,9 @@ def lint(words: Sequence[str], hp: str | None, read_line: ReadLine, **flags: Any
 
 
 class NoetherLines:
-    """Teach slurm-lint the lines of `noether train` and `noether run` (a `slurm_lint.programs.Program`).
+    """Extends slurm-lint to the lines of `noether train` and `noether run` (a `slurm_lint.programs.Program`).
 
-    `hp` and `overrides` are a configuration whose batch the ranks of any job are to share.
+    `hp` and `overrides` define a configuration, whose batch the ranks of each linted job must be able to share.
     """
 
     rules: Sequence[Rule] = RULES
@@ -55,7 +55,7 @@ class NoetherLines:
         self.read_line, self.hp, self.overrides = read_line, hp, tuple(overrides)
 
     def script_word(self, words: Sequence[str], *, image: bool) -> int | None:
-        """Return the place of the script of `noether run`, 0 for `noether train`, None for another program."""
+        """Return the index of the script in `noether run`, 0 for `noether train`, and None for another program."""
         name = words[0].rsplit("/", 1)[-1]
         ours = "noether" in name if image else name in ("noether", "noether-train") or name.endswith("entrypoint.py")
         if not ours or not (name == "noether-train" or (words[1:2] and words[1] in VERBS)):
@@ -67,7 +67,7 @@ class NoetherLines:
         return 0
 
     def check(self, job: Job) -> Iterator[Finding]:
-        """Check the configuration given on the command line, or else the one on the script's `noether train` line."""
+        """Check the configuration of the command line or, if there is none, that of the script's `noether train`."""
         for launch in job.trainings:
             line: TrainLine | None = ((), self.hp) if self.hp or self.overrides else None
             if launch.layer("ranks"):
@@ -78,7 +78,7 @@ class NoetherLines:
                 return
 
     def _own_line(self, job: Job, launch: Launch) -> TrainLine | None:
-        """Return the overrides and settings file of a script's `noether` line; None if unknown until it runs."""
+        """Return the overrides and settings file of a script's `noether` line; None if only the job can know them."""
         ours, inner = launch.layer("ranks"), launch.innermost
         if ours is None:
             return None
@@ -93,13 +93,13 @@ class NoetherLines:
         if self.hp or file is None or file.startswith("/"):
             return overrides, self.hp or file
         if job.script.neighbour(file) is None:
-            return None  # The script may change folders, so a file missing here proves nothing.
+            return None  # The file may exist in a folder to which the script changes.
         beside = job.script.path.parent / file
         return overrides, str(beside) if beside.is_file() else file
 
 
 def _refused(job: Job, launch: Launch, overrides: tuple[str, ...], file: str | None) -> Iterator[Finding]:
-    """Yield the reasons why training with the launch's number of ranks would be refused."""
+    """Yield the reasons why `noether train` would refuse to train on the ranks of this launch."""
     rule = RULES[1]
     try:
         if launch.runs_script:

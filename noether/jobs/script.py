@@ -1,6 +1,6 @@
-"""Write the job script from its template, job.sh.jinja, which is meant to be readable.
+"""Write the job script from its template, job.sh.jinja. Users should be able to read and change the script.
 
-A script holds everything between sbatch and the trainer, and no more.
+The script contains everything that happens between sbatch and `noether train`, and nothing else.
 """
 
 import os
@@ -20,10 +20,10 @@ from noether.jobs.job import TrainingJob, job_options
 from noether.launch.detect.slurm.queue import RANK_VARIABLES
 
 STALLED_LIMIT = 3
-"""After this many consecutive attempts that saved nothing new, a job is not requeued."""
+"""After this many consecutive attempts without a new checkpoint, a job is not requeued."""
 
-# Variables that a launcher sets for its ranks, or that a step passes to jobs submitted from it. sbatch passes its own
-# environment on, so unless they are removed, the job sees the variables of another launch.
+# Variables that a launcher sets for its ranks, or that Slurm sets in a step. sbatch copies its environment to the job,
+# so unless the script removes these variables, the job sees those of another launch.
 STRIPPED = (
     f"{' '.join(RANK_VARIABLES)} \\\n"
     "    ${!TORCHELASTIC_*} ${!OMPI_*} ${!PMI*} \\\n"
@@ -40,15 +40,15 @@ _TEMPLATES.filters.update(quoted=lambda value: shlex.quote(str(value)), joined=s
 
 
 def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> str:
-    """Return the job's script.
+    """Return the text of the job script.
 
-    `program` starts noether on the nodes; None: this Python, or the one in the container.
+    `program`: the words that start noether on the nodes; None: this Python, or the command in the container.
     """
     options = {**job_options(job), "output": job.output}
-    # In an array the job is one element: with the array's id, every element would be requeued.
+    # In an array, the id is that of an element, because a requeue by the array's id would requeue every element.
     job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.is_array else "$SLURM_JOB_ID"
     element, kept = "--array=$SLURM_ARRAY_TASK_ID " if job.is_array else "", '"$run/job.sh"'
-    if job.script:  # The user may turn the job into an array when submitting it.
+    if job.script:  # A user can make the job an array when submitting the script.
         job_id, element = "$job", "${SLURM_ARRAY_TASK_ID:+--array=$SLURM_ARRAY_TASK_ID }"
         kept = f'{shlex.quote(str(job.folder))}/"$job.sh"'
     return _TEMPLATES.get_template("job.sh.jinja").render(
@@ -60,19 +60,19 @@ def render_script(job: TrainingJob, *, program: Sequence[str] | None = None) -> 
 
 
 def is_apptainer(image: str) -> bool:
-    """Return whether an image is for Apptainer (.sif); any other image is passed to pyxis."""
+    """Return whether an image is a .sif file, which Apptainer runs; pyxis runs any other image."""
     return Path(image).suffix == ".sif"
 
 
 def _mounts(job: TrainingJob) -> list[str]:
-    """Return the container's mounts besides the working directory: those requested and those the run needs.
+    """Return the mounts of the container: those that the user requested, and the folders that the runs need.
 
-    For a folder that does not exist yet, its nearest existing parent is mounted.
+    The working directory is not included. Instead of a folder that does not exist, its nearest parent is mounted.
     """
     mounts = list(job.slurm.container_mounts)
     for path in (Path(os.path.abspath(path.expanduser())) for path in job.folders):
         there = next(folder for folder in (path, *path.parents) if folder.is_dir())
-        # If a mount has another path inside (/data:/mnt), the setting must use the path inside.
+        # A mount such as /data:/mnt does not count, because the folder has another path in the container.
         seen = [Path.cwd(), *(Path(mount) for mount in mounts if ":" not in mount)]
         if there != Path("/") and not any(there.is_relative_to(folder) for folder in seen):
             mounts.append(str(there))
@@ -82,10 +82,10 @@ def _mounts(job: TrainingJob) -> list[str]:
 def _srun(job: TrainingJob, program: Sequence[str] | None) -> str:
     slurm = job.slurm
     program = program or (("noether",) if slurm.container else (sys.executable, "-m", "noether"))
-    # srun no longer inherits --cpus-per-task from sbatch (Slurm 22.05, release notes).
+    # Since Slurm 22.05, srun does not inherit --cpus-per-task from sbatch (release notes).
     cpus = [f"--cpus-per-task={slurm.cpus_per_task}"] if slurm.cpus_per_task else []
     srun, container = ["srun", "--kill-on-bad-exit=1", "--wait=60", *cpus], []
-    if job.script:  # A script's ranks may end at any time and record no exit with 75, so `noether run` ends them.
+    if job.script:  # The ranks of a script can end at any time, so `noether run`, not srun, ends the others.
         srun = ["srun", "--kill-on-bad-exit=0", "--wait=0", *cpus]
     if slurm.container and is_apptainer(slurm.container):
         binds = [part for mount in _mounts(job) for part in ("--bind", mount)]
@@ -95,7 +95,7 @@ def _srun(job: TrainingJob, program: Sequence[str] | None) -> str:
         pairs = (mount if ":" in mount else f"{mount}:{mount}" for mount in _mounts(job))
         mounts = ",".join(["$PWD:$PWD", *pairs])
         srun += [f"--container-image={slurm.container}", f"--container-mounts={mounts}", "--container-workdir=$PWD"]
-    # The slurm settings too, although the options above hold them: `noether submit resume=RUN` reads them in the run.
+    # Pass the slurm settings too, so that the run records them: `noether submit resume=RUN` reads them from the run.
     asked = [word for word in job.shared if word.lstrip("+~").startswith("slurm.")]
     others = [word for word in job.shared if word not in asked]
     if job.script:
@@ -104,7 +104,7 @@ def _srun(job: TrainingJob, program: Sequence[str] | None) -> str:
     train = shlex.join([*program, "train", *(["--hp", job.hp] if job.hp else []), *others])
     own = shlex.join(["output_path=" + override_value(str(job.output_path)), "resume=auto"])
     name = shlex.quote(f"run_id={override_value(job.name)}")
-    if job.is_array:  # The first run's name, with a shell variable in place of its number.
+    if job.is_array:  # Use the first run's name, with a shell variable instead of its index.
         head, _, tail = override_value(f"{job.name}-0").rpartition("0")
         name = shlex.quote(f"run_id={head}") + '"$SLURM_ARRAY_TASK_ID"' + (shlex.quote(tail) if tail else "")
         train += ' "${overrides[@]}"'

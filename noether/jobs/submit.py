@@ -1,4 +1,4 @@
-"""Carry out `noether submit`: print the script or the plan, or submit the job."""
+"""Carry out `noether submit`: submit the job, or print its script or its plan."""
 
 import os
 import shlex
@@ -22,10 +22,10 @@ def submit_here(
     overrides: Sequence[str], hp: str | None = None, *, multirun: bool = False, script: bool = False,
     module: str | None = None, to_print: bool = False, dry_run: bool = False,
 ) -> int:  # fmt: skip
-    """Check a job and submit the script that `--print` shows.
+    """Check a job and submit its script, or print the script (`to_print`) or the plan (`dry_run`).
 
-    With `script`, a user's script or `module` is to run, and `overrides` are the words of `noether run`.
-    RequestError: `train` (or `run`) would raise it too; or there is no Slurm; or the run is already in the queue.
+    With `script=True`, the job runs a user's script or `module`, and `overrides` are the words of `noether run`.
+    RequestError: `train` or `run` would raise it too; or there is no Slurm; or the run is already in the queue.
     """
     job = _in_this_container(describe_script(overrides, module)) if script else described_here(overrides, hp, multirun)
     if dry_run:
@@ -48,7 +48,7 @@ def submit_here(
 def send(job: TrainingJob, words: Sequence[str]) -> tuple[str, str]:
     """Submit a job; return its id (for an array, the id of its first element) and the path of its output.
 
-    RequestError: a run is in the queue; or there is no Slurm, and `noether submit WORDS` would print the script.
+    RequestError: a run is already in the queue; or there is no Slurm. Then the fix is `noether submit WORDS`.
     """
     if not has_slurm():
         line = shlex.join(["noether", "submit", *words])
@@ -61,7 +61,7 @@ def send(job: TrainingJob, words: Sequence[str]) -> tuple[str, str]:
     _make_folder(job)
     started = _submit_script(job)
     for run, (job_id, output) in zip(job.runs, started[: len(job.runs)], strict=True):
-        # Written to the run's folder so that `noether status` lists a run that is still waiting.
+        # Record the job in the run's folder, so that `noether status` lists a run that is still waiting.
         folder = RunFolder(run.folder)
         folder.cancelled.unlink(missing_ok=True)
         write_record(folder.job, {"job": job_id, "output": os.path.abspath(output)})
@@ -70,7 +70,7 @@ def send(job: TrainingJob, words: Sequence[str]) -> tuple[str, str]:
 
 def _submit_script(job: TrainingJob) -> list[tuple[str, str]]:
     said = run_slurm(["sbatch", "--parsable"], render_script(job), clean_environment())
-    job_id = said.strip().partition(";")[0]  # With several clusters, ";CLUSTER" follows.
+    job_id = said.strip().partition(";")[0]  # If there are several clusters, sbatch appends ";CLUSTER".
     if job.script:
         return [(job_id, shlex.quote(job.output).replace("%A_%a", f"{job_id}_*").replace("%j", job_id))]
     elements = [f"{job_id}_{index}" for index in range(len(job.runs))] if job.is_array else [job_id]
@@ -78,7 +78,7 @@ def _submit_script(job: TrainingJob) -> list[tuple[str, str]]:
 
 
 def _print_script(job: TrainingJob) -> int:
-    # Printing a run twice does no harm: with resume=auto both scripts start the same run.
+    # Do not refuse a run that is in the queue: with resume=auto, both scripts would continue the same run.
     print(render_script(job), end="")
     try:
         job.folder.mkdir(parents=True, exist_ok=True)
@@ -89,12 +89,12 @@ def _print_script(job: TrainingJob) -> int:
 
 
 def described_here(overrides: Sequence[str], hp: str | None, multirun: bool = False) -> TrainingJob:
-    """Return the job that `submit` would submit from here."""
+    """Return the job that `submit` would submit from this process, which may run in a container."""
     return _in_this_container(describe_job(overrides, hp, multirun=multirun))
 
 
 def _in_this_container(job: TrainingJob) -> TrainingJob:
-    """Set this image as the container of a job submitted by `apptainer run noether.sif submit …`."""
+    """If this process runs in an image (`apptainer run noether.sif submit …`), run the job in the same image."""
     image = os.environ.get("APPTAINER_CONTAINER") or os.environ.get("SINGULARITY_CONTAINER")
     if not image or job.slurm.container:
         return job
@@ -107,7 +107,7 @@ def _in_this_container(job: TrainingJob) -> TrainingJob:
 
 
 def _check_as_train_does(job: TrainingJob) -> None:
-    """Refuse a request that `train` would refuse on the nodes, unless the nodes may have what this machine lacks."""
+    """Refuse what `train` would refuse on the nodes, unless the job prepares software that is missing here."""
     if not job.slurm.container and not job.slurm.slurm_setup:
         for config in job.configs:
             check_software(config, job.placement)
@@ -127,7 +127,7 @@ def _make_folder(job: TrainingJob) -> None:
 
 def _refuse_missing_image(job: TrainingJob) -> None:
     image = job.slurm.container
-    # Not checked for a printed script, which may be for another machine that has the image.
+    # Printed scripts are not checked, because another machine that submits the script may have the image.
     if image and is_apptainer(image) and not Path(image).is_file():
         raise RequestError("no-such-image", f"no such image: {image}",
                            seen=f"slurm.container={image}, no such file from {Path.cwd()}",

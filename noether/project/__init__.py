@@ -1,1 +1,1 @@
-"""New projects: the files that `noether init` writes."""
+"""New projects: the template, and `noether init`, which writes a project from it."""

@@ -1,4 +1,4 @@
-"""Write a new project: a data set, a model and a task that train, with settings, a test, a job and an image."""
+"""Write a new project: a working data set, model and task, with settings, tests, a job script and a Dockerfile."""
 
 import keyword
 import os
@@ -13,20 +13,20 @@ from pathlib import Path
 from noether.common.errors import ExitCode, RequestError
 
 TEMPLATE = Path(__file__).resolve().parent / "template"
-"""A working project called NAME, with the package PACKAGE."""
+"""The folder of a working project, whose name is NAME and whose package is PACKAGE."""
 NAME, PACKAGE = "my-project", "my_project"
 OWN_FOLDERS = ("tests", "runs", "slurm")
-"""Names of a project's own folders, which its package must not have."""
+"""The names of folders in every project, which a project's package must not have."""
 
 
 def create_here(project: str, *, dry_run: bool) -> int:
     """Write the project or list its files; return the exit code.
 
     Args:
-        project: the folder to make, whose last part is the project's name.
+        project: the folder to create. The last part of its path is the project's name.
         dry_run: list the files and write nothing.
 
-    RequestError: the name cannot be a Python package, or the folder already exists or cannot be written.
+    RequestError: the name is not valid for a Python package, or the folder already exists or cannot be written.
     """
     folder = Path(project).expanduser()
     _refuse_existing(folder)
@@ -49,9 +49,9 @@ def create_here(project: str, *, dry_run: bool) -> int:
 
 
 def package_name(folder: Path) -> str:
-    """Return the Python package of the project in this folder: heat_rod for heat-rod.
+    """Return the name of the Python package of the project in a folder: heat_rod for heat-rod.
 
-    RequestError: Python could not import a package of that name, or it would hide an existing module.
+    RequestError: Python could not import a package of that name, or the package would hide an existing module.
     """
     package = folder.name.replace("-", "_")
     usable = re.sub(r"\W+", "_", package, flags=re.ASCII).strip("_").lower()
@@ -72,7 +72,7 @@ def _refused(folder: Path, expected: str, name: str) -> RequestError:
 
 
 def template_files() -> Iterator[Path]:
-    """Yield the paths of the template's files, relative to the template."""
+    """Yield the paths of the template's files, relative to the template's folder."""
     for path in sorted(TEMPLATE.rglob("*")):
         relative = path.relative_to(TEMPLATE)
         if path.is_file() and not any(part.endswith("_cache") or part == "__pycache__" for part in relative.parts):
@@ -80,7 +80,7 @@ def template_files() -> Iterator[Path]:
 
 
 def _named(text: str | Path, name: str, package: str) -> str:
-    # In one pass, because the new name may contain the template's.
+    # Replace both names in one pass, because the new name may contain the template's name.
     return re.sub(f"{NAME}|{PACKAGE}", lambda found: name if found[0] == NAME else package, str(text))
 
 

@@ -1,1 +1,1 @@
-"""A local page that follows runs through their folders. No torch here."""
+"""A local page that shows runs while they train, from the files in their folders. Does not import torch."""

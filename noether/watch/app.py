@@ -1,4 +1,4 @@
-"""The page's addresses and their answers. Nothing here writes to a run."""
+"""The addresses of the page, and the answer to a request for each. Nothing in this module writes to a run."""
 
 import csv
 import hmac
@@ -27,7 +27,7 @@ from noether.watch.watched_run import WatchedRun, WatchedRuns, shown_metric
 
 METHODS = ("GET", "HEAD")
 LOOPBACK_HEADER = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?", re.IGNORECASE | re.ASCII)
-"""Any port matches, because the near end of a tunnel may have a different one."""
+"""Matches a Host header with any port, because the browser's end of a tunnel may have another port."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -40,20 +40,20 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Headers of every answer. Nothing is loaded from elsewhere, no script runs except files of this page, and no text can
-become markup: with these trusted types the browser refuses innerHTML altogether."""
+"""The headers of every answer. The browser loads nothing from other sites, and runs only this page's script files. It
+refuses innerHTML (trusted types), so that text cannot become markup."""
 
 
 class Guard:
-    """Refuses every request that does more than read or lacks the token, and adds HEADERS to every answer."""
+    """Refuses every request that lacks the token or is not for reading, and adds HEADERS to every answer."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse one request, or pass it on with the token as its `root_path`."""
+        """Refuse one request, or pass it to the application with the token as its `root_path`."""
         if scope["type"] != "http":
-            return  # No web sockets; uvicorn answers 403.
+            return  # Web sockets are not supported; uvicorn answers 403.
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -71,7 +71,7 @@ class Guard:
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or not LOOPBACK_HEADER.fullmatch(hosts[0]):
             return PlainTextResponse("This page is only for this machine.\n", 403)
-        # The target of a request need not be a path: it may be * in OPTIONS, and is a host in CONNECT.
+        # The target of a request may not be a path: in OPTIONS it can be *, and in CONNECT it is a host.
         given = scope["path"].partition("/")[2].partition("/")[0].encode(errors="replace")
         if not hmac.compare_digest(given, self._token.encode()):
             return PlainTextResponse("Open the full address that noether watch printed.\n", 403)
@@ -92,11 +92,11 @@ MORE_COLOURS = {
     "good": ("#23703a", "#6fca8b"),
     "bad": ("#b3261e", "#ff8a80"),
 }
-"""Colours in addition to those of the report, for more runs and for states, as (light, dark)."""
+"""{name: (light theme's colour, dark theme's)}: colours for more runs than in a report, and for the states of runs."""
 
 
 def make_app(runs: WatchedRuns, token: str) -> ASGIApp:
-    """Return the application: the page, its data as JSON, pictures, and the files in `static/`."""
+    """Return the application, which serves the page, its data as JSON, pictures, and the files in `static/`."""
     templates = Jinja2Templates(directory=HERE / "templates")
 
     def page(request: Request) -> Response:
@@ -136,7 +136,7 @@ def make_app(runs: WatchedRuns, token: str) -> ASGIApp:
 
 
 def _of_several(runs: WatchedRuns) -> list[Route]:
-    """Return the routes to data about several runs together."""
+    """Return the routes to data that compare several runs."""
 
     def comparison(request: Request) -> Response:
         found = runs.of(_keys(request))
@@ -173,7 +173,7 @@ def _of_several(runs: WatchedRuns) -> list[Route]:
 
 
 def _files_of_runs(runs: WatchedRuns) -> list[Route]:
-    """Return the routes to logs and pictures in the runs' folders."""
+    """Return the routes to the logs and pictures in the folders of runs."""
 
     def log(request: Request) -> Response:
         start = request.query_params.get("from", "")
@@ -204,7 +204,7 @@ def _keys(request: Request) -> list[str]:
 
 
 def _count(text: str) -> int | None:
-    """Return the text as a whole number, or None; Python refuses to read a number with thousands of digits."""
+    """Return the text as a whole number; None if it is none, or so long that Python might refuse to read it."""
     return int(text) if text.isdecimal() and text.isascii() and len(text) < 19 else None
 
 
@@ -227,7 +227,7 @@ def _latest(runs: list[WatchedRun]) -> dict[str, Any]:
 
 
 def _described(runs: list[WatchedRun], names: Iterable[str] = ()) -> dict[str, Any]:
-    """Describe the metrics of several runs, and the metrics in `names`, even if no run knows them."""
+    """Describe the metrics of several runs, and the metrics in `names`, even those that no run describes."""
     described = Metrics({name: metric for run in runs for name, metric in run.described.items()})
     return {name: shown_metric(described[name]) for name in dict.fromkeys((*described, *names))}
 

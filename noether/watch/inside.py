@@ -1,6 +1,6 @@
-"""Opens files of a run's folder only if they really are inside it, and reads the ends of its logs. No torch here.
+"""Opens a file of a run only if it really is inside the run's folder, and reads parts of logs. Does not import torch.
 
-A run may come from someone else: a link in its folder, or a link as its folder, must not expose the reader's own files.
+A run may come from another user, so a link in its folder, or a folder that is a link, must not expose other files.
 """
 
 import codecs
@@ -34,12 +34,12 @@ def opened_inside(root: Path, path: Path) -> Iterator[BinaryIO]:
 
 
 def is_inside(root: Path, path: Path) -> bool:
-    """Return whether a path is a plain file inside `root`, not a link."""
+    """Return whether a path is a plain file inside `root` and not a link."""
     return is_plain(path) and _lies_in(root, path)
 
 
 def changed(path: Path) -> float | None:
-    """Return when a file was last written, in seconds since the epoch; None if there is no such file."""
+    """Return the time at which a file was last written, in seconds since the epoch; None if it cannot be read."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -47,7 +47,7 @@ def changed(path: Path) -> float | None:
 
 
 class KeptReadings:
-    """A cache of the contents of a run's files, each read again when its file has changed."""
+    """A cache for the contents of a run's files. A file is read again only after it has changed."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -73,14 +73,14 @@ def _lies_in(root: Path, path: Path) -> bool:
 
 
 TAIL = 2**16
-"""Bytes of a log that the page shows first, and the most that it gets at once."""
+"""The maximum number of bytes of a log in one answer; the first answer is the end of the log."""
 
 
 def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]:
-    """Return a log's `text` from byte `start` on, with the byte offsets `from` and `next`.
+    """Return a log's `text` from byte `start` on, with the byte offsets of its begin (`from`) and its end (`next`).
 
-    If `start` is None, lies beyond the file's end or more than TAIL before it, the text is the end of the file, from
-    the beginning of a line. An incomplete last character is left for the next call.
+    If `start` is None, beyond the file's end, or more than TAIL bytes before the end, return the end of the file from
+    the beginning of a line. The next call returns a last character that is still incomplete.
 
     OSError: the log cannot be read.
     """
@@ -99,11 +99,11 @@ def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]
 
 
 OWN = ("run_id", "output_path", "resume")
-"""Settings that identify a run, and so differ between any two runs."""
+"""The settings that differ between any two runs, because they identify a run; the page does not compare them."""
 
 
 def flat_settings(root: Path, path: Path) -> dict[str, str]:
-    """Return the settings of a config.yaml by dotted name, as text; an empty dict if it cannot be read."""
+    """Return {dotted name: value as text} of the settings in a config.yaml; empty if the file cannot be read."""
 
     def read(path: Path, most: int) -> bytes:
         with opened_inside(root, path) as file:
@@ -117,7 +117,7 @@ def flat_settings(root: Path, path: Path) -> dict[str, str]:
 
 
 def _text(value: Any, deepest: int = 3) -> str:
-    """Return a setting as YAML writes it, with at most three levels of nested lists."""
+    """Return the value of a setting as in YAML, with at most `deepest` levels of nested lists."""
     if isinstance(value, (list, tuple)) and deepest:
         return "[" + ", ".join(_text(item, deepest - 1) for item in value[:100]) + "]"
     if isinstance(value, (Mapping, list, tuple)):
@@ -126,11 +126,11 @@ def _text(value: Any, deepest: int = 3) -> str:
 
 
 def differing(settings: Sequence[Mapping[str, str]]) -> dict[str, list[str | None]]:
-    """Return the settings in which runs differ, with each run's value; None for a run that lacks the setting."""
+    """Return {setting: each run's value} of the settings in which runs differ; None for a run without the setting."""
     return {name: values for name, values in side_by_side(settings).items() if name not in OWN and len(set(values)) > 1}
 
 
 def side_by_side(of_each: Sequence[Mapping[str, T]]) -> dict[str, list[T | None]]:
-    """Return settings or metrics by name, with each run's value; None for a run that lacks it."""
+    """Return {name: each run's value} of the settings or metrics of several runs; None for a run without a value."""
     names = dict.fromkeys(name for one in of_each for name in one)
     return {name: [one.get(name) for one in of_each] for name in names}

@@ -1,6 +1,6 @@
-"""Pictures of a run: the image files in its folder, and fields drawn from its evaluations' arrays. No torch here.
+"""Pictures of a run: the image files in its folder, and drawings of its evaluated fields. Does not import torch.
 
-The drawing libraries (matplotlib, SciPy) take seconds to import, so they are imported only for the first field.
+Importing the drawing libraries (matplotlib, SciPy) takes seconds, so they are imported only when a field is drawn.
 """
 
 import os
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from noether.runs.report.cases import DrawnCase, FieldCases
 
 TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
-"""The image files that are shown. SVG is not among them, because it can hold scripts."""
+"""{ending: media type} of the image files to show. SVG is not included, because it can contain scripts."""
 MOST_FILES = 200
 MOST_LOOKED_AT = 5000
 MOST_BYTES = 32 * 2**20
@@ -36,9 +36,9 @@ _NOT_SEARCHED = ("checkpoints", "tensorboard")
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture: an image file, or a drawing, with its `field`, how this is `seen`, and a function to `draw` it.
+    """A picture: an image file, or a drawing of `field`, made by the function `draw`, from the view named `seen`.
 
-    `group`: the title of its group. `id`: its name in addresses, which changes when its file changes.
+    `group`: the title above its group of pictures. `id`: its name in addresses, which changes when its file changes.
     """
 
     group: str
@@ -51,7 +51,7 @@ class Picture:
     draw: Callable[[], bytes | None] | None = None
 
     def described(self) -> dict[str, str]:
-        """Return the picture for the page."""
+        """Return the description of the picture that the page gets."""
         alt = f"{self.title}, {in_words(self.field) or self.group}, {self.note}".rstrip(", ")
         names = ("id", "group", "title", "note", "seen")
         return {**{name: getattr(self, name) for name in names}, "alt": alt}
@@ -62,7 +62,7 @@ def _id(*parts: object) -> str:
 
 
 class Pictures:
-    """The pictures of one run; fields are drawn on request, one at a time."""
+    """The pictures of one run. A field is drawn only on request, and only one at a time."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -72,7 +72,7 @@ class Pictures:
         self._lock = threading.Lock()
 
     def listing(self) -> list[Picture]:
-        """Return the current pictures, drawn ones first."""
+        """Return the current pictures: the drawings, then the image files."""
         with self._lock:
             found = [*self._drawn(), *islice(self._files(), MOST_FILES)]
             self._listed = {picture.id: picture for picture in found}
@@ -123,7 +123,7 @@ class Pictures:
             for field in fields:
                 for number, case in enumerate(field.cases):
                     error = percent(finite(case.relative_l2, None))
-                    by = "" if field is fields[0] else f" by {in_words(fields[0].name)}"  # All have the same cases.
+                    by = "" if field is fields[0] else f" by {in_words(fields[0].name)}"  # All have equal cases.
                     note = f"{heading(case.label)} case{by}: {case.sample}, relative L2 {error}"
                     source = "while training" if path == self._folder.latest_case else f"{path.stem} split"
                     group = f"{heading(field.name)}, {source}"
@@ -140,7 +140,7 @@ def _draw(field: "FieldCases", case: "DrawnCase", column: int) -> bytes | None:
     _, values, scale = field.columns(case)[column]
     try:
         return field_picture(field.view(case), values, scale)
-    except (QhullError, ValueError):  # Too few points, or all in a plane.
+    except (QhullError, ValueError):  # There are too few points, or all are in a plane.
         return None
 
 
@@ -149,7 +149,7 @@ def _fields(folder: RunFolder, path: Path) -> "list[FieldCases]":
 
     try:
         meta, arrays = read_evaluation(path)
-    except Exception:  # A damaged archive may raise any of a dozen known errors, or others.
+    except Exception:  # A damaged archive can raise many kinds of errors.
         return []
     run = ReportedRun(folder.path.name, folder.path, config="", plan={}, environment={}, result={}, rows=[],
                       meta=meta, arrays=arrays)  # fmt: skip

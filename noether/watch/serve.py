@@ -1,4 +1,4 @@
-"""`noether watch`: serves the page on this machine's loopback until Ctrl-C. No torch here."""
+"""`noether watch`: serves the page at a loopback address of this machine until Ctrl-C. Does not import torch."""
 
 import contextlib
 import getpass
@@ -13,11 +13,11 @@ from noether.common.suggest import number_of
 from noether.watch.watched_run import WatchedRuns, find_runs
 
 PORT = 8642
-"""The first port to try, so that a tunnel needs to be set up only once; if it is taken, any free port is used."""
+"""The port to try first, so that the same tunnel can be used every time. If it is taken, use any free port."""
 
 
 def watch_here(paths: Sequence[str], port: str | None) -> int:
-    """Serve the page for runs, and for the runs in folders of runs, until SIGINT or SIGTERM.
+    """Serve the page until SIGINT or SIGTERM. It shows the given runs, and all runs in the given folders.
 
     RequestError: there is no such run, the port is invalid or taken, or the extra `watch` is not installed.
     """
@@ -53,7 +53,7 @@ def watch_here(paths: Sequence[str], port: str | None) -> int:
         )
         server = uvicorn.Server(config)
         _say_address(runs, listening.getsockname()[1], token)
-        with contextlib.suppress(KeyboardInterrupt):  # uvicorn has shut down, and raises the signal again.
+        with contextlib.suppress(KeyboardInterrupt):  # After shutting down, uvicorn raises the signal again.
             server.run(sockets=[listening])
     print("\nnoether watch has ended; the runs continue", flush=True)
     return ExitCode.DONE
@@ -63,7 +63,7 @@ def _listen(port: str | None) -> socket.socket:
     wanted = PORT if port is None else number_of("port", port, int, 0, 2**16 - 1, f"--port {PORT}")
     for number in (wanted,) if port is not None else (wanted, 0):
         try:
-            return socket.create_server(("127.0.0.1", number))  # From now on, early browsers wait for the server.
+            return socket.create_server(("127.0.0.1", number))  # A browser can connect from now on.
         except OSError as error:
             reason = os.strerror(error.errno or 0)
     raise RequestError("watch-port-unusable", f"cannot listen at port {wanted}", seen=f"{reason} (127.0.0.1:{wanted})",

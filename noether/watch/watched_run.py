@@ -1,4 +1,4 @@
-"""A run as the page shows it: read from its folder, with each byte of its history read once. No torch here."""
+"""A run as the page shows it, read from its folder; each byte of its history is read once. Does not import torch."""
 
 import itertools
 import os
@@ -30,17 +30,17 @@ from noether.watch.inside import KeptReadings, changed, flat_settings, is_inside
 from noether.watch.pictures import Pictures
 
 MOST_PER_READ = 4 * 2**20
-"""The most bytes read at a time: about a tenth of a second of parsing, after which a request can be answered."""
+"""The maximum number of bytes to read at a time. Parsing them takes about 0.1 s, which delays other requests."""
 FURTHEST_BACK = 2**26
-"""The size of the part at the end of a history that is searched for its last evaluation, in bytes."""
+"""How far from the end of a history its last evaluation is searched for, in bytes."""
 _FINGERPRINT = 64
 
 
 class FollowedRows:
-    """The rows of a metrics.jsonl; each reading continues from the end of the previous one.
+    """The rows of a metrics.jsonl. Each call of `read` continues where the previous call ended.
 
     A file that was replaced (a resumed run writes a new one), truncated, or rewritten in place is read again from its
-    start; `generation` counts the restarts.
+    beginning; `generation` counts how often this happens.
     """
 
     def __init__(self, root: Path, path: Path) -> None:
@@ -54,10 +54,10 @@ class FollowedRows:
         self._skipping = False
 
     def read(self) -> tuple[list[Row], bool]:
-        """Return the next rows, and whether reading has restarted from the beginning of the file.
+        """Return the next rows, and whether they are from the beginning of a replaced or rewritten file.
 
-        An incomplete last line is kept until its end arrives; damaged lines are counted. At most MOST_PER_READ bytes
-        are read: if `offset` < `size` afterwards, there is more.
+        An incomplete last line is kept until its end arrives; damaged lines are counted. One call reads at most
+        MOST_PER_READ bytes: if `offset` < `size` afterwards, the file has more.
         """
         try:
             with opened_inside(self.root, self.path) as file:
@@ -106,7 +106,7 @@ class FollowedRows:
 
 
 def _metrics_row(line: bytes) -> Row | None:
-    """Return the row of a line; None if the line is damaged."""
+    """Return the row in a line; None if the line is damaged."""
     try:
         row = parse_row(line)
     except ValueError:
@@ -115,12 +115,12 @@ def _metrics_row(line: bytes) -> Row | None:
 
 
 def last_rows(root: Path, path: Path, size: int = 2**16) -> list[Row]:
-    """Return the rows in the last `size` bytes of a file, for a list of many runs; an empty list if it is unreadable.
+    """Return the rows in the last `size` bytes of a file; an empty list if the file is unreadable.
 
-    If these rows hold no evaluation of the selected weights, earlier evaluations are searched for and returned too.
+    If these rows contain no evaluation of the selected weights, also return evaluations from before them.
     """
     rows: list[Row] = []
-    cut = b""  # The end of a line whose beginning has not been read yet.
+    cut = b""  # This is the end of a line whose beginning is not read yet.
     try:
         with opened_inside(root, path) as file:
             end = length = os.fstat(file.fileno()).st_size
@@ -129,7 +129,7 @@ def last_rows(root: Path, path: Path, size: int = 2**16) -> list[Row]:
                 file.seek(start)
                 cut, *lines = (file.read(end - start) + cut).split(b"\n")
                 lines = lines if start else [cut, *lines]
-                # The text after the last line end is not complete yet.
+                # The text after the last line end is an incomplete line.
                 lines = lines[:-1] if end == length else [line for line in lines if b'"evaluation"' in line]
                 rows = [row for line in lines if (row := _metrics_row(line)) is not None] + rows
                 end = start
@@ -139,16 +139,16 @@ def last_rows(root: Path, path: Path, size: int = 2**16) -> list[Row]:
 
 
 SILENT = "silent"
-"""The state of an unfinished run on another host that has written nothing for unusually long."""
+"""The state of an unfinished run on another host that has not written anything for an unusually long time."""
 LEAST_PATIENCE_S = 60.0
 _PATIENCE = 5
 
 
 @dataclass(frozen=True)
 class Liveness:
-    """A run's state and the reason for it.
+    """The state of a run, and the reason for this state.
 
-    last_sign: when the run last wrote anything, in seconds since the epoch; None if it has written nothing.
+    last_sign: the time of the run's last write, in seconds since the epoch; None if the run has written nothing.
     """
 
     state: str
@@ -157,9 +157,9 @@ class Liveness:
 
 
 def read_liveness(folder: RunFolder, recent: Sequence[Row], now: float | None = None) -> Liveness:
-    """Read a run's state from its folder; its process is looked up only if it runs on this host.
+    """Determine a run's state from its folder and, for a run on this host, from its process.
 
-    `recent`: its last training rows, which show how often it writes; `now`: seconds since the epoch.
+    `recent`: the run's last training rows, which show how often it writes. `now`: seconds since the epoch.
     """
     now = time.time() if now is None else now
     attempt = overview.last_attempt(folder)
@@ -179,21 +179,21 @@ def read_liveness(folder: RunFolder, recent: Sequence[Row], now: float | None = 
 
 
 def patience_s(recent: Sequence[Row]) -> float:
-    """Return the seconds after which a run counts as silent: five times its longest recent gap, at least a minute."""
+    """Return the time (s) after which a run counts as silent: at least 60 s, or 5 times its longest recent pause."""
     times = [moment for row in recent if (moment := records.number(row, "time")) is not None]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     return max(LEAST_PATIENCE_S, _PATIENCE * max(gaps, default=0.0))
 
 
 READ_S = 0.4
-"""Seconds for which one answer may read a history; the next answer continues."""
+"""The time (s) that an answer spends on reading a history. The next answer continues where it ended."""
 PLAN = ("launcher", "world_size", "nodes", "endpoint", "batch", "length", "data", "model", "reasons", "warnings")
 RANKS_SHOWN = 512
 CHECKPOINTS_SHOWN = 100
 
 
 class WatchedRun:
-    """A run's folder, and the data read from it so far. Thread-safe."""
+    """A run, with the data that have been read from its folder so far. Thread-safe."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder, self.name = folder, shown_name(folder.path.absolute().name)
@@ -206,7 +206,7 @@ class WatchedRun:
         self._seen_checkpoints: tuple[int, list[dict[str, Any]]] = (0, [])
 
     def line(self) -> dict[str, Any]:
-        """Return the run's entry in a list of runs, read from the end of the history alone."""
+        """Return the run's entry in the list of runs. Only the end of its history is read for it."""
         rows = self._last_rows()
         training = [row for row in rows if row["kind"] == "training"]
         return {
@@ -218,7 +218,7 @@ class WatchedRun:
         return self._kept.of(self.folder.metrics, lambda path: last_rows(self.folder.path, path), [])
 
     def _summary(self, seen: Liveness, recent: Sequence[Row]) -> dict[str, Any]:
-        """Return the fields that a list of runs and the page of one run share."""
+        """Return the values that are both in the list of runs and on the page of one run."""
         total = overview.planned_updates(self._record(self.folder.plan))
         left = overview.seconds_left(recent, total) if seen.state == overview.RUNNING else None
         return {"key": self.key, "name": self.name, **vars(seen), "total": total, "seconds_left": left}
@@ -226,7 +226,7 @@ class WatchedRun:
     def detail(self, *, brief: bool = False) -> dict[str, Any]:
         """Return everything that the page shows about a run, except its curves, its logs and the pictures themselves.
 
-        `brief` leaves out pictures, settings and environment, which are shown only for the run in view.
+        With `brief=True`, leave out the list of pictures, the settings and the environment.
         """
         with self._lock:
             self._read_on()
@@ -258,7 +258,7 @@ class WatchedRun:
             }
 
     def curves(self, have: str, buckets: int, low: float, high: float) -> dict[str, Any]:
-        """Return the curves between two updates; only their version if the page has that version (`have`)."""
+        """Return the curves from update `low` to `high`; only their version if that is `have`, the page's version."""
         with self._lock:
             self._read_on()
             version, described = f"{self._followed.generation}.{self._history.rows}", self.described
@@ -297,16 +297,16 @@ class WatchedRun:
         return described_in(self._record(self.folder.plan), self._result())
 
     def final_metrics(self) -> dict[str, float]:
-        """Return the metrics of result.json; an empty dict until the run is done."""
+        """Return the metrics in result.json; an empty dict if the run is not done."""
         return records.finite_values(mapping(self._result(), "metrics"))
 
     def table_row(self) -> dict[str, Any]:
-        """Return what the table of all runs shows in addition to `line`: settings, and the final or newest metrics."""
+        """Return the run's row in the table of runs, without `line`: its settings, and its final or newest metrics."""
         split, metrics = records.newest_metrics(self._result(), self._last_rows())
         return {"key": self.key, "split": split, "metrics": records.finite_values(metrics), "settings": self.settings()}
 
     def table(self) -> list[tuple[str, str, str, float, float]]:
-        """Return (split, weights, metric, update, value) of every logged value."""
+        """Return (split, weights, metric, update, value) for every logged value."""
         with self._lock:
             while self._reading() < 1 or not self._followed.size:
                 before = self._followed.offset
@@ -321,9 +321,9 @@ class WatchedRun:
             return self._history.last
 
     def log(self, rank: int | None, start: int | None) -> dict[str, Any]:
-        """Return a rank's log from byte `start` on, as `log_part` does.
+        """Return a rank's log from byte `start` on, as `log_part` returns it.
 
-        OSError: there is no such log, or it cannot be read.
+        OSError: there is no such log (there is none for rank None), or the log cannot be read.
         """
         path = self._logs().get(-1 if rank is None else rank)
         if path is None:
@@ -347,7 +347,7 @@ class WatchedRun:
                 return
 
     def _reading(self) -> float:
-        """Return the share of the history that has been read."""
+        """Return which share of the history has been read, from 0 to 1."""
         return self._followed.offset / self._followed.size if self._followed.size else 1.0
 
     def _record(self, path: Path) -> Mapping[str, Any]:
@@ -379,7 +379,7 @@ class WatchedRun:
         return rows
 
     def _rank_state(self, state: str, rank: int, *, has_log: bool) -> str:
-        """Return a rank's state: the run's, but in a failed or lost run "failed" only if its own report says so."""
+        """Return a rank's state: that of the run, but if that is failed or lost, "failed" or "ended" by its report."""
         if state not in (overview.FAILED, overview.LOST) or not has_log:
             return state if has_log or state != overview.RUNNING else "no log yet"
         try:
@@ -389,7 +389,7 @@ class WatchedRun:
         return "ended" if is_consequence(report) else overview.FAILED
 
     def _checkpoints(self) -> list[dict[str, Any]]:
-        """Return the newest checkpoints, read again when the folder's entries have changed."""
+        """Return the newest checkpoints, which are read again only after the folder's entries have changed."""
         try:
             at = self.folder.checkpoints.stat().st_mtime_ns
             if self._seen_checkpoints[0] != at:
@@ -426,12 +426,12 @@ class WatchedRun:
 
 
 def shown_metric(metric: Metric) -> dict[str, Any]:
-    """Return the description by which the page shows a metric's values."""
+    """Return the description of a metric that the page needs to show its values."""
     return {**asdict(metric), "title": metric.title}
 
 
 def _whole_time(history: History) -> dict[str, Any] | None:
-    """Return the seconds of the last attempt, by part and by rank; None until it has ended."""
+    """Return the time (s) that the last attempt took, by part and by rank; None if the attempt has not ended."""
     row = history.whole_time
     if not row:
         return None
@@ -448,7 +448,7 @@ MOST_RUNS = 2000
 
 
 class WatchedRuns:
-    """The runs to show, by key; new runs of a folder are added as they appear, removed ones dropped."""
+    """The runs to show. Those in a folder are looked up again for each list, so new and removed runs are noticed."""
 
     def __init__(self, named: Sequence[Path], folders: Sequence[Path]) -> None:
         self.named, self.folders = tuple(named), tuple(folders)
@@ -456,12 +456,12 @@ class WatchedRuns:
         self._lock = threading.Lock()
 
     def all(self) -> list[WatchedRun]:
-        """Return the current runs, each once: the named ones, then the runs in the folders, newest first."""
+        """Return the current runs without duplicates: the named runs, then those in the folders, newest first."""
         paths = list(self.named)
         for folder in self.folders:
             try:
                 paths += sorted((run.path for run in overview.runs_under(folder, {})), key=_began, reverse=True)
-            except (OSError, RequestError):  # The folder has been removed meanwhile.
+            except (OSError, RequestError):  # The folder has been removed.
                 continue
         with self._lock:
             found = {path: self._runs.get(path) or WatchedRun(RunFolder(path)) for path in paths[:MOST_RUNS]}
@@ -478,7 +478,7 @@ class WatchedRuns:
 
 
 def find_runs(paths: Sequence[str]) -> WatchedRuns:
-    """Return the runs that `noether watch PATH…` shows; without a path, those in the folder `runs`.
+    """Return the runs that `noether watch PATH…` shows; without a path, the runs in the folder `runs`.
 
     RequestError: a path is neither a run's folder nor a folder of runs.
     """

@@ -1,3 +1,3 @@
-"""slurm-lint: find what is wrong with Slurm job scripts before they wait in the queue."""
+"""slurm-lint: finds mistakes in Slurm job scripts before the jobs wait in the queue."""
 
 __version__ = "0.1.0"

@@ -29,14 +29,14 @@ COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
 )  # fmt: skip
 MAX_SIZE = 4 * 1024 * 1024  # Slurm accepts scripts of up to 4 MiB (slurm.conf(5), max_script_size).
 NO_SCRIPTS = (".py", ".yaml", ".yml", ".toml", ".json", ".ipynb")
-_UNUSUAL = re.compile(r"[\0-\x08\x0e-\x1a]|\A(?s:.{100000})")  # No script needs these, and they may crash a parser.
+_UNUSUAL = re.compile(r"[\0-\x08\x0e-\x1a]|\A(?s:.{100000})")  # What no script needs, and what may crash the parser.
 _PROSE = (".md", ".markdown", ".rst", ".txt")
 
 
 class Report(NamedTuple):
-    """The findings of one file by line, its bytes, and a summary of what its jobs would start.
+    """The findings in one file, in the order of their lines; its bytes; and a summary of what its jobs would start.
 
-    `unread`: the file could not be read; its only finding has the reason. `advice`: the number of hidden findings.
+    `unread`: True if the file could not be read; the only finding is the reason. `advice`: the count of hidden advice.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class Report(NamedTuple):
 
 
 def lint_text(text: str, path: Path, asked: Asked = NOTHING) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """Return a script's or README's findings, with advice and tested fixes, and a summary of what it would start."""
+    """Return the findings in a script or a README, including advice, and a summary of what its jobs would start."""
     findings, summary = _read(text, path, asked)
     return tuple(checked(text, findings, lambda changed: _read(changed, path, asked)[0])), summary
 
@@ -84,7 +84,7 @@ def _quoted_scripts(text: str, path: Path) -> Iterator[Script]:
 
 
 def summarise(job: Job) -> Iterator[str]:
-    """Yield a line for each launch of the script: nodes × tasks × GPUs → ranks; none for other languages."""
+    """Yield a line for each launch in a shell script (nodes × tasks × GPUs → ranks), or one line for other scripts."""
     if not job.script.is_shell:
         yield f"{job.script.shebang[1]}: options read, body not read"
     for launch in (each for each in job.launches if each.trains or each.layer("srun") or each.layer("mpirun")):
@@ -105,9 +105,9 @@ def summarise(job: Job) -> Iterator[str]:
 
 
 def lint_files(paths: Sequence[str], asked: Asked = NOTHING) -> list[Report]:
-    """Lint files, and job scripts in folders (such as submitit's). An unreadable file gets its own finding.
+    """Lint files, and the job scripts in folders (such as submitit's). A file that cannot be read gets a finding.
 
-    UsageError: no file was named, or the only name is neither a file nor a folder with job scripts.
+    UsageError: no file was named, or the only name is neither a job script nor a folder with job scripts.
     """
     if not paths:
         raise UsageError("no job script was named", fix="slurm-lint job.sbatch")
@@ -123,7 +123,7 @@ def lint_files(paths: Sequence[str], asked: Asked = NOTHING) -> list[Report]:
 
 
 def lint_file(path: Path, asked: Asked = NOTHING) -> Report:
-    """Lint one file. A failure does not affect the other files."""
+    """Lint one file. If this fails, the report has the reason as its only finding."""
     data = b""
     try:
         if path.stat().st_size > MAX_SIZE:

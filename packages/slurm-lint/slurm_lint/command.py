@@ -1,4 +1,4 @@
-"""Run `slurm-lint`: print findings or write a report, and write fixed scripts beside the originals."""
+"""Run `slurm-lint`: print the findings in one of several formats, and write fixed scripts beside the originals."""
 
 import sys
 from argparse import ArgumentParser
@@ -16,7 +16,7 @@ from slurm_lint.words import UsageError, nearest
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line: files, folders and flags; return the exit code."""
+    """Run a command line of files, folders and flags; return the exit code."""
     parser = ArgumentParser(prog="slurm-lint", allow_abbrev=False,
                             description="Find faults in Slurm job scripts before they wait in the queue.",
                             epilog="Exit code: 1 with errors, 0 without, 2 if a file could not be read.")  # fmt: skip
@@ -34,7 +34,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"slurm-lint: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # `slurm-lint … | head`: the reader has left.
+    except BrokenPipeError:  # The reader has ended, as in `slurm-lint … | head`.
         sys.stdout = open(devnull, "w")  # noqa: SIM115  (the interpreter closes it)
         return 0
 
@@ -43,11 +43,11 @@ def run_lint(
     paths: Sequence[str], *, fix: bool = False, style: str = "text", slurm: str | None = None, site: str | None = None,
     advice: bool = False, programs: tuple[Program, ...] = (),
 ) -> int:  # fmt: skip
-    """Lint files and print what was found; return the exit code.
+    """Lint files and print the findings; return the exit code.
 
-    With `fix`, write fixed scripts beside the originals. `style` is one of `formats.FORMATS`, `slurm` the cluster's
-    version, `site` the site's file, and `programs` extend the linter. UsageError: a flag has an unknown value, or none
-    of the files can be read.
+    With `fix=True`, also write fixed scripts beside the originals. `style`: one of `formats.FORMATS`. `slurm`: the
+    cluster's version of Slurm. `site`: the path of the site's file. `programs`: what the linter is taught. UsageError:
+    a flag has an unknown value, or there is no file to lint.
     """
     if style not in FORMATS:
         raise UsageError(f"no such format: {style}", fix=f"--format {nearest(style, FORMATS) or FORMATS[0]}")
@@ -66,8 +66,8 @@ def run_lint(
 def fix_script(data: bytes, path: Path, asked: Asked = NOTHING) -> tuple[bytes, tuple[Finding, ...]]:
     """Return a script with all safe changes made, and the remaining findings.
 
-    Make one change at a time and lint the result again, so that changes never interfere. Bytes that are not UTF-8 stay
-    unchanged.
+    Make one change at a time and then lint the script again, so that changes cannot interfere. Bytes that are not UTF-8
+    stay unchanged.
     """
     text = data.decode("utf-8", "surrogateescape")
     while True:
@@ -80,9 +80,9 @@ def fix_script(data: bytes, path: Path, asked: Asked = NOTHING) -> tuple[bytes, 
 
 
 def write_fixed(report: Report, asked: Asked) -> list[str]:
-    """Write the result of `fix_script` beside the script, and return lines that report it.
+    """Write the fixed script beside the original; return lines that report the changes.
 
-    UsageError: the script is itself a fixed one, or the folder is not writable.
+    UsageError: the script is itself a fixed script, or the folder is not writable.
     """
     path, (data, left) = report.path, fix_script(report.data, report.path, asked)
     target = path.with_name(f"{path.stem.removesuffix('.fixed')}.fixed{path.suffix}")
@@ -99,7 +99,7 @@ def write_fixed(report: Report, asked: Asked) -> list[str]:
 
 
 def list_rules(taught: Sequence[Rule] = ()) -> int:
-    """Print all rules, including those of taught programs, one a line; return the exit code."""
+    """Print all rules, also the `taught` ones, one per line; return the exit code."""
     for rule in (*RULES, *taught):
         print(f"{rule.code}  {rule.name:<24} {rule.level:<8} {rule.why}")
     return 0

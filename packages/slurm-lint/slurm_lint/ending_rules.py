@@ -1,4 +1,4 @@
-"""Rules about how a job ends: exit codes, background jobs, signals, output and requeueing."""
+"""Rules about the end of a job: exit codes, background jobs, signals, output and requeueing."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ _TESTS = re.compile(r"(if|while)_statement|elif_clause|(command|process)_substit
 _SAYS = re.compile(r"(?:(?:/bin/)?true|:|echo|printf|date)(?:\s[^&|;]*)?")
 
 Loss = tuple[str, Node]
-"""The way a status is lost (pipe, or, then, exit, wait), and the statement whose status replaces it."""
+"""How a status is lost (pipe, or, then, exit, wait), and the statement whose status replaces the lost status."""
 _AMD = re.compile(r"(?i)\bmi[123]\d\d[ax]?\b|\brocm|(ROCR|HIP)_VIS|MIOPEN|\blumi\b|(dev|small|standard)-g\b|\bamd.?gpu")
 _OWN = re.compile(r"(?!/(usr/)?s?bin/)([^\s()]*/(?!start|stop|setup|clean)[^\s()/]+|\$\{?\w+\}?)$")
 _TOOLS = ONE_THREAD | SHELL_WORDS | {"python -c"}
@@ -31,7 +31,7 @@ _RETURNS = re.compile(r"^(timeout|sleep)\b|ray start(?!.*--block)|start-(master|
 _WAIT_FOR_EACH = "pids+=($!) after each, and last: for pid in ${pids[@]}; do wait $pid || code=1; done; exit $code"
 _STOPS = re.compile(r"\b(kill|pkill|killall|scancel|ray stop|stop_server|shutdown)\b")
 _NO_CONDA = re.compile(r"-|((un)?load|add|purge|list|spider|(cuda|cudnn|nccl|gcc|openmpi|slurm|cmake)[-\d.]*(/.*)?)$")
-_LOST = {  # The way a code is lost: the message and the fix.
+_LOST = {  # {how a code is lost: (message, fix)}.
     "pipe": ("the pipe returns the exit code of its last program, not of {name}", "set -eo pipefail      (before it)"),
     "or": ("|| hides a failure of {name}: the job ends COMPLETED", "|| code=$?      (and exit $code at the end)"),
     "exit": ("the script returns 0, even if {name} fails", "exit $code      (code=$? after it)"),
@@ -42,23 +42,23 @@ _LOST = {  # The way a code is lost: the message and the fix.
 
 
 def _works(job: Job) -> list[Launch]:
-    """Return the launches that do the job's work: trainings, steps and mpirun; if none, the user's programs."""
+    """Return the launches that do the job's work: trainings, steps and mpirun or, if none, the user's programs."""
     works = [x for x in job.launches if not is_server(x) and not _NO_WORK.search(" ".join(x.command.texts))]
     steps = [x for x in works if (x.layer("srun") or x.layer("mpirun")) and x.innermost.name not in _TOOLS]
-    # A shell that starts nothing only prints something.
+    # Shells that start no program are left out, because they only print something.
     steps = [x for x in steps if x.innermost.kind != "shell" or not _is_inline(x.innermost)]
     return [x for x in works if x in job.trainings or x in steps] or [x for x in works if _is_own(x.innermost)]
 
 
 def _is_own(program: Layer) -> bool:
-    """Return whether a program is the user's: called by a path or a variable, or a script under an interpreter."""
+    """Return whether a program is the user's own: called by a path or a variable, or a script of an interpreter."""
     if program.kind == "shell" or re.match(r"(Rscript|R|julia|matlab|octave|java|perl|parallel)$", program.name):
         return len(program.words) > 1 and not _is_inline(program)
     return _OWN.match(program.words[0].text) is not None
 
 
 def _is_inline(program: Layer) -> bool:
-    """Return whether an interpreter runs words (`bash -lc "…"`, `perl -ne …`) instead of a file."""
+    """Return whether an interpreter gets its code on the command line (`bash -lc "…"`, `perl -ne …`)."""
     option = r"-\w*c$" if program.kind == "shell" else r"-\w*e$"
     return any(re.match(option, word.text) for word in program.words[1:3])
 
@@ -94,7 +94,7 @@ def conda(job: Job) -> Iterator[Finding]:
 
 
 def background_jobs(job: Job) -> Iterator[Finding]:
-    """background-without-wait, wait-for-server."""
+    """background-without-wait, wait-for-server: the script does not wait for its work, or waits for a server."""
     commands = job.script.commands
     stays = re.compile(r"(wait|fg)\b|\S+ wait\b|tail .*(-\w*[fF]\b|--follow|--pid)")
     waits = [command for command in commands if stays.match(" ".join(command.texts))]
@@ -103,7 +103,7 @@ def background_jobs(job: Job) -> Iterator[Finding]:
         command, end = launch.command, launch.command.node.end_byte
         ends = {c.name for c in commands if c.words and c.node.start_byte > end} <= {"echo", "date", "printf"}
         later = {x.command.name for x in _works(job) if x.command.node.start_byte > end}
-        alike = len(works) > 1 and later == {command.name}  # The last launch is another one like it.
+        alike = len(works) > 1 and later == {command.name}  # The last launch is of the same kind.
         if not waits and (ends or alike) and not command.within("function_definition", "while_statement"):
             message = "the batch script does not wait; when it ends, Slurm kills its background processes"
             edit = Edit(command.last_line, (job.script.source(command.last_line), "wait $!"), safe=True)
@@ -122,18 +122,18 @@ def background_jobs(job: Job) -> Iterator[Finding]:
             message = f"{launch.innermost.name} serves until the job's time limit: later lines are never reached"
             fix = f"{job.script.source(launch.command.last_line).strip()} &      (and kill $! at the script's end)"
             yield Finding(launch.line, "wait-for-server", message, fix)
-    # The last wait also waits for a server that was not stopped before it.
+    # Without arguments, the last wait also waits for a server that no earlier line has stopped.
     beside = [x for x in job.launches if x.command.in_background]
     servers = [x for x in beside if is_server(x) and not _RETURNS.search(" ".join(x.command.texts))]
     waits = [c for c in commands if c.name == "wait" and (len(c.words) == 1 or all(map(is_server, beside)))]
-    # Foreground commands before the servers prepare them; later commands may be servers for the same users.
+    # Foreground commands above the servers prepare them. Commands below may be servers too.
     works = [x for x in _works(job) if not x.command.in_background or not _FRONT.search(x.innermost.name)]
     works = [x for x in works if servers and (x.command.in_background or x.command.line > servers[-1].line)]
     if not (servers and waits and works and waits[-1].line >= works[-1].line):
         return
     lines, at = re.sub(r"(?m)^[ \t]*trap\b.*", "", job.code).split("\n"), waits[-1].line - job.script.first_line
     before, after = (_STOPS.search("\n".join(part)) for part in (lines[:at], lines[at + 1 :]))
-    # If a script waits only for the server and then stops nothing, the server is meant to run until the time limit.
+    # If a script only waits for the server, and never stops it, the server is meant to run until the time limit.
     if not before and (after or len(waits[-1].words) == 1):
         message = f"wait also waits for the server of line {servers[0].line}, which runs until the job's time limit"
         work = "wait $work; " * works[-1].command.in_background
@@ -142,7 +142,7 @@ def background_jobs(job: Job) -> Iterator[Finding]:
 
 
 def signals(job: Job) -> Iterator[Finding]:
-    """signal-lead, signal-lost."""
+    """signal-lead, signal-lost: the signal comes too late for a checkpoint, or does not reach its receiver."""
     option = job.options.last("signal")
     if option is None or (request := signal_request(option.value)) is None:
         return
@@ -167,7 +167,7 @@ def signals(job: Job) -> Iterator[Finding]:
         yield Finding(main.line, "signal-lost", message, fix)
     elif trapped and not request.to_batch_shell:
         message = f"without B: {value} does not reach the batch shell, so its trap does not run"
-        # Even with B:, a program in the foreground would keep the trap from running.
+        # Even with B:, the trap would not run while a program is in the foreground.
         fix = f"#SBATCH --signal=B:{value}      (and srun in the background, then wait)"
         edit = job.script.with_option("signal", f"B:{value}") if behind else None
         yield Finding(option.line, "signal-lost", message, fix, edit)
@@ -199,13 +199,13 @@ def output(job: Job) -> Iterator[Finding]:
             opens, makes, edit = (job.script.outer or ("",))[-1], f"mkdir -p {known}", None
             if here:
                 edit = job.script.with_option(option.name, f"{known and known + '/'}%j.out", option.line)
-            elif first := re.match(r"(\s*)sbatch\s", opens):  # The folder can be created before it.
+            elif first := re.match(r"(\s*)sbatch\s", opens):  # `mkdir` can go above `sbatch`.
                 edit = Edit(job.script.first_line - 1, (first[1] + makes, opens), safe=True)
             yield Finding(option.line, "output-folder", message, "" if here else f"{makes}      (before sbatch)", edit)
 
 
 def requeue(job: Job) -> Iterator[Finding]:
-    """requeue-truncates, requeue-without-end, kill-on-bad-exit."""
+    """requeue-truncates, requeue-without-end, kill-on-bad-exit: requeueing, and the end of a run with a failed task."""
     option, mode = job.options.last("requeue"), job.options.value("open-mode") or ""
     again = [c for c in job.script.commands if c.name == "scontrol" and "requeue" in c.texts[1:2]]
     if (option or again) and not mode.lower().startswith("a"):
@@ -223,7 +223,7 @@ def requeue(job: Job) -> Iterator[Finding]:
         shown = job.shows_ddp(launch)
         python = launch.innermost.kind == "python" or any(x.text.endswith(".py") for x in launch.innermost.words)
         alone = len(job.steps) == 1 and not launch.command.in_background and not launch.command.within(*REPEATED)
-        # A single step with a Python program and a task for each GPU, or with a master address, is one training.
+        # The only step is one training if it runs Python and has a task for each GPU, or a master address.
         alike = python and alone and (shape.total_gpus == shape.tasks or "MASTER_ADDR" in job.script.exported)
         if (shown or alike) and shape.tasks > 1 and not (kills or launch.runs_script):
             message = "if one task fails, the others wait for it, unless your site sets KillOnBadExit"
@@ -266,13 +266,13 @@ def containers(job: Job) -> Iterator[Finding]:
 
 
 class StatusFlow:
-    """Follows exit statuses through one script by the rules of bash."""
+    """Follows the exit statuses of a script's commands by the rules of bash."""
 
     def __init__(self, shell: ShellText) -> None:
         self.shell = shell
         self.pipefail = re.search(r"\bset\b[^\n]*\bpipefail\b|-o\s*pipefail", shell.code) is not None
         self.tracked = re.search(r"\btrap\b[^\n]*\bERR\b", shell.code) is not None
-        # The lines from which `set -e` is on or off.
+        # (line from which `set -e` is switched, whether it is on).
         self._switched = [(0, re.match(r"#!.*sh[ \t]+-\w*e", shell.text) is not None)]
         sets, switch = (c for c in shell.commands if c.name == "set"), r"\s([-+])(?:\w*e\w*|o errexit)(?!\S)"
         self._switched += [(c.line, sign == "-") for c in sets for sign in re.findall(switch, " ".join(c.texts))]
@@ -284,7 +284,7 @@ class StatusFlow:
         """Return how the status of a statement is lost; None if it is kept or cannot be followed."""
         if self.tracked or depth > 5:
             return None
-        tested = False  # Left of &&, set -e does not apply.
+        tested = False  # Whether the statement is left of &&, where set -e does not apply.
         while (parent := node.parent) is not None:
             kind, last = parent.type, parent.named_children[-1]
             if _TESTS.fullmatch(kind) and (
@@ -305,7 +305,7 @@ class StatusFlow:
                     return self._waited(node)
                 if following := _after(node):
                     stops = self._errexit(node) and not tested
-                    # A status saved inside a loop or block may be read after it.
+                    # If the status is saved inside a loop or a block, statements after the loop may read it.
                     wide = _after(node, *ancestors(node)) if _KEEPS.search(text_of(following[0])) else following
                     return None if stops or _kept_in(wide) else self._replaced(following)
                 tested = False
@@ -313,7 +313,7 @@ class StatusFlow:
         return None
 
     def _replaced(self, following: Sequence[Node]) -> Loss | None:
-        """Return how a status is lost if no later statement checks it."""
+        """Return how a status is lost that none of the following statements checks."""
         for at, after in enumerate(following):
             text = text_of(after)
             if end := re.fullmatch(r"(?:exit|return)(?:\s+[\"']?(\S+?)[\"']?)?", text):
@@ -323,7 +323,7 @@ class StatusFlow:
         return "then", following[-1]
 
     def _waited(self, node: Node) -> Loss | None:
-        """Return how a background job's status is lost: by a bare wait. Without a wait, nothing reads it anyway."""
+        """Return how the status of a background job is lost by a `wait`; None if it is kept or there is no `wait`."""
         waits = [c for c in self.shell.commands if c.node.start_byte > node.end_byte and c.name == "wait"]
         if waits and len(waits[-1].words) > 1:
             return self.loss(waits[-1].node)
@@ -332,7 +332,7 @@ class StatusFlow:
 
 
 def _kept_in(statements: Iterable[Node]) -> bool:
-    """Return whether the statements use a status. A status that is only saved and printed is lost."""
+    """Return whether the statements use an exit status. To save and print it is not enough."""
     texts = [text for statement in statements if not _SAYS.fullmatch(text := text_of(statement))]
     names = [match[1] for text in texts if (match := re.fullmatch(r"(\w+)=\"?\$(?:\?|\{\?\})\"?", text))]
     kept = sum(_KEEPS.search(text) is not None for text in texts)
@@ -340,6 +340,6 @@ def _kept_in(statements: Iterable[Node]) -> bool:
 
 
 def _after(*nodes: Node) -> list[Node]:
-    """Return the statements that follow each node in its block."""
+    """Return the statements after each node in the node's block."""
     later = [x for node in nodes if node.parent for x in node.parent.named_children if x.start_byte >= node.end_byte]
     return [x for x in later if not re.match("comment|elif_clause|else_clause|heredoc_body|file_redirect", x.type)]

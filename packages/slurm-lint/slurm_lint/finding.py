@@ -1,4 +1,4 @@
-"""Findings in a script, and the edits that fix them; each edit is tested before it is shown."""
+"""Findings in a script, and edits that fix them. An edit is tested before it is shown."""
 
 import re
 from collections import Counter
@@ -10,14 +10,14 @@ from typing import Any
 
 from slurm_lint.rules import BY_NAME, Level, Rule
 
-_OURS = re.compile(r"(?<!\\)\$(?=[(?!]|SLURM|MASTER_|code\b)")  # Expansions in fixes meant for the job's own shell.
+_OURS = re.compile(r"(?<!\\)\$(?=[(?!]|SLURM|MASTER_|code\b)")  # What the job's own shell must expand in a fix.
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Lines that replace one line of the file, or go above it. If there are none, the line is deleted.
+    """A change of one line of the file: `instead` replaces it (no lines: delete it), and `above` is inserted elsewhere.
 
-    `safe`: the edit cannot be wrong, so `--fix` makes it; otherwise the reader decides. `line` is 0 for all line ends.
+    `line`: the line's number; 0: change all line ends. `safe`: the edit cannot be wrong, so `--fix` makes it.
     """
 
     line: int
@@ -28,12 +28,12 @@ class Edit:
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault in a script. `line` is 1 if the whole script lacks something; `fix` is the text to write.
+    """One fault in a script. `line`: its line, or 1 if the whole script lacks something. `fix`: the text to write.
 
-    With `edit`, the fix changes the file and is tested before it is shown (`checked`); without, it is a hint in words.
-    `certain` overrides the rule's level: True makes the finding an error, False a warning. `taught` is the finding's
-    rule if a taught program defines it. Findings with the same cause share the end of their messages, `cause`: only the
-    first of them is reported, with the line numbers of the others.
+    With an `edit`, the fix is tested before it is shown (`checked`). Without an edit, the fix is a hint in words.
+    `certain` overrides the rule's level: True makes the finding an error, False a warning. `taught` is the rule of the
+    finding if a taught program defines the rule. `cause` is the common end of the messages of findings with the same
+    cause; only the first of these findings is reported, with the line numbers of the other findings.
     """
 
     line: int
@@ -53,11 +53,11 @@ class Finding:
 
     @property
     def level(self) -> Level:
-        """The level of the rule, unless `certain` overrides it."""
+        """The level of the finding: that of its rule, unless `certain` overrides it."""
         return self.of.level if self.certain is None else "error" if self.certain else "warning"
 
     def concerns(self, slurm: float | None) -> bool:
-        """Return whether the finding may apply to a version of Slurm; None: the version is unknown."""
+        """Return whether the finding applies to a version of Slurm (None: an unknown version)."""
         return self.of.versions is None or (slurm is not None and self.of.versions[0] <= slurm < self.of.versions[1])
 
     @property
@@ -66,18 +66,18 @@ class Finding:
         return self.of.code
 
     def escaped(self) -> "Finding":
-        """Return the finding for a script in a here-document: escape $ in its fix so that the outer shell keeps it."""
+        """Return the finding for a here-document, where each $ in the fix needs a backslash against the outer shell."""
         fix, *instead = (_OURS.sub(r"\\\g<0>", line) for line in (self.fix, *(self.edit.instead if self.edit else ())))
         return replace(self, fix=fix, edit=self.edit and replace(self.edit, instead=tuple(instead)))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the finding for JSON."""
+        """Return the finding as values for JSON."""
         named = {name: getattr(self, name) for name in ("line", "level", "code", "rule", "message")}
         return named | {"fix": self.fix if self.edit else "", "hint": "" if self.edit else self.fix}
 
 
 def apply(text: str, edit: Edit) -> str:
-    """Return a script with an edit made; every line keeps its line end, and unchanged lines keep their bytes."""
+    """Make an edit; return the new script. Every line keeps its line end, and unchanged lines keep their bytes."""
     if edit.line == 0:
         return text.replace("\r\n", "\n")
     lines, index = text.split("\n"), edit.line - 1
@@ -85,7 +85,7 @@ def apply(text: str, edit: Edit) -> str:
         return text
     original = lines[index].removesuffix("\r")
     end = lines[index][len(original) :]
-    # If a line of the edit equals the old line, it keeps the old bytes, however they were decoded.
+    # A line that the edit does not change keeps its bytes, even those that could not be decoded.
     shown = original.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     lines[index : index + 1] = [(original if line == shown else line) + end for line in edit.instead]
     if edit.above:
@@ -94,7 +94,7 @@ def apply(text: str, edit: Edit) -> str:
 
 
 def joined(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield findings; of those with the same cause, only the first."""
+    """Yield the findings, but of several findings with the same cause only the first, which names the other lines."""
     groups: dict[object, list[Finding]] = {}
     for finding in sorted(findings, key=lambda finding: finding.line):
         groups.setdefault((finding.rule, finding.cause or finding), []).append(finding)
@@ -109,7 +109,7 @@ def joined(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def checked(text: str, findings: Sequence[Finding], lint: Callable[[str], Sequence[Finding]]) -> Iterator[Finding]:
-    """Yield the findings without the fixes that the linter itself rejects or that change nothing."""
+    """Yield all findings, but without each fix that changes nothing, does not help, or leads to a new finding."""
     before, lines = _times(findings), text.split("\n")
     for finding in findings:
         edit, line = finding.edit, lines[finding.line - 1].strip() if finding.line <= len(lines) else ""
@@ -131,7 +131,7 @@ def _times(findings: Sequence[Finding]) -> Counter[str]:
 
 @cache
 def asked(command: tuple[str, ...], text: str) -> CompletedProcess[bytes] | None:
-    """Return the output of a program that parses a script without running it; None if it is absent or times out."""
+    """Run a program that only parses the script `text`; return its output, None if it is missing or too slow."""
     try:
         return run(command, input=text.encode("utf-8", "replace"), stdout=DEVNULL, stderr=PIPE, timeout=10, check=False)
     except (OSError, SubprocessError):

@@ -15,7 +15,7 @@ _COLOURS = {"error": "31;1", "warning": "33;1", "advice": "36;1", "fix ": "32", 
 
 
 def render(reports: Sequence[Report], style: str, taught: Sequence[Rule] = (), *, colour: bool = False) -> list[str]:
-    """Return the findings of all files as lines, in one of FORMATS; `taught` are rules in addition to the linter's."""
+    """Return the findings in all files as lines, in one of FORMATS. `taught`: the rules of taught programs."""
     if style == "text":
         return [line for report in reports for line in text_of(report, colour)]
     found = [(report, finding) for report in reports for finding in report.findings]
@@ -26,7 +26,7 @@ def render(reports: Sequence[Report], style: str, taught: Sequence[Rule] = (), *
 
 
 def text_of(report: Report, colour: bool = False) -> Iterator[str]:
-    """Yield a report as lines: its path, each finding with its line and fix, and what the script would start."""
+    """Yield the lines of a report as text: the path, each finding with its fix, and what the script would start."""
 
     def painted(word: str) -> str:
         return f"\x1b[{_COLOURS[word]}m{word}\x1b[0m" if colour and word in _COLOURS else word
@@ -50,7 +50,7 @@ def text_of(report: Report, colour: bool = False) -> Iterator[str]:
 
 
 def _annotation(report: Report, finding: Finding) -> str:
-    """Return a workflow command of GitHub Actions, escaped as docs.github.com specifies ("Workflow commands")."""
+    """Return a finding as a workflow command of GitHub Actions, escaped as in "Workflow commands" (docs.github.com)."""
     place = f"file={_escaped(str(report.path), ':,')},line={finding.line}"
     title = _escaped(f"{finding.code} {finding.rule}", ":,")
     message = _with_fix(finding)
@@ -66,7 +66,7 @@ def _escaped(text: str, more: str = "") -> str:
 
 
 def _sarif(found: Sequence[tuple[Report, Finding]], known: Sequence[Rule]) -> dict[str, Any]:
-    """Return a log in SARIF 2.1.0 (OASIS) for code scanning services; SARIF calls advice "note"."""
+    """Return the findings as a log in SARIF 2.1.0 (OASIS) for code scanning; SARIF's name for advice is "note"."""
     rules = [{"id": rule.code, "name": rule.name, "shortDescription": {"text": rule.why},
               "defaultConfiguration": {"level": rule.level.replace("advice", "note")}} for rule in known]  # fmt: skip
     results = [

@@ -1,4 +1,4 @@
-"""Count the nodes, tasks and GPUs of a job and its steps, and infer what a script reveals about its program."""
+"""Count the nodes, tasks and GPUs of a job and of its steps, and find out what a script reveals about its program."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -31,11 +31,11 @@ _SERVER = re.compile(
 
 @dataclass(frozen=True)
 class JobShape:
-    """Nodes, tasks and GPUs. None: the script does not determine it, and Slurm or the cluster decides."""
+    """The counts of nodes, tasks and GPUs. None: the count is not in the script; Slurm or the cluster decides it."""
 
     nodes: int
     tasks: int
-    tasks_per_node: int | None  # As requested, or if every node gets the same number.
+    tasks_per_node: int | None  # As requested, or else if all nodes get equally many.
     gpus_per_node: int | None
     total_gpus: int | None
     nodes_known: bool = True
@@ -47,7 +47,7 @@ class JobShape:
 
 
 def shape_of(options: Options) -> JobShape:
-    """Return the shape that a component's options request; an unreadable option is treated as absent."""
+    """Return the shape that the options of a component request. Unreadable options are ignored."""
     nodes, most = node_range(options.value("nodes")) or (None, None)
     names = ("ntasks", "ntasks-per-node", "ntasks-per-gpu")
     tasks, per_node, per_gpu = (count(options.value(name)) for name in names)
@@ -57,7 +57,7 @@ def shape_of(options: Options) -> JobShape:
     known = nodes == most if nodes else not options.value("nodes") and ((tasks or 1) == 1 or bool(per_node))
     nodes = nodes or (ceil(tasks / per_node) if tasks and per_node else 1)
     tasks = tasks or nodes * (per_node or 1)
-    nodes = min(nodes, tasks)  # "can't run 1 processes on 4 nodes, setting nnodes to 1"
+    nodes = min(nodes, tasks)  # As srun: "can't run 1 processes on 4 nodes, setting nnodes to 1"
     if per_node is None and tasks % nodes == 0 and known:
         per_node = tasks // nodes
     if (per_task := gpu_count(options.value("gpus-per-task"))) is not None and options.last(*names, "nodes"):
@@ -69,13 +69,13 @@ def shape_of(options: Options) -> JobShape:
 
 
 def gpus_on_node(options: Options) -> int | None:
-    """Return the number of GPUs per node requested by --gpus-per-node or --gres; None if neither requests any."""
+    """Return the number of GPUs per node in --gpus-per-node or --gres; None if neither option requests GPUs."""
     per_node = gpu_count(options.value("gpus-per-node"))
     return gpus_in_gres(options.value("gres") or "") or None if per_node is None else per_node
 
 
 class Job:
-    """A script with its requests and its launches: the input of the rules."""
+    """A script with its requests and its launches, which all rules get as input."""
 
     def __init__(self, script: Script, asked: Asked) -> None:
         self.script, self.site = script, asked.site
@@ -85,7 +85,7 @@ class Job:
         """The options and shape of the job, or of the first component of a heterogeneous job."""
         self.launches, self.variables = find_launches(script, asked.programs)
         self.trainings = [launch for launch in self.launches if launch.trains and not is_server(launch)]
-        """The launches that may be one run of several ranks; servers and monitors in the background are left out."""
+        """The launches whose processes may be the ranks of a run, without servers and monitors in the background."""
         self.steps = [launch for launch in self.launches if launch.layer("srun")]
         self.code = script.shell.code
         self.inner = [command for launch in self.launches for shell in launch.shells for command in shell.commands]
@@ -95,31 +95,31 @@ class Job:
 
     @property
     def has_whole_nodes(self) -> bool:
-        """True if no other GPU job shares its nodes: whole nodes, 8 GPUs, or several nodes with 4 GPUs each."""
+        """True if no other GPU job can use its nodes: whole nodes, 8 GPUs, or several nodes with 4 GPUs each."""
         whole = self.options.last("exclusive") is not None or self.options.value("mem") == "0"
-        # NERSC's nodes have 4 GPUs, are requested by --constraint=gpu, and are given whole except in the shared queue.
+        # NERSC's nodes have 4 GPUs. A job with --constraint=gpu gets whole nodes, except in the shared queue.
         nersc = "gpu" in (self.options.value("constraint") or "") and "shared" not in (self.options.value("qos") or "")
         shapes = (self.shape, *(shape for _, _, shape in self.known_steps))
         return whole or any((x.gpus_per_node or 0) >= (8 if x.nodes == 1 and not nersc else 4) for x in shapes)
 
     @property
     def known_steps(self) -> Iterator[tuple[Launch, Layer, JobShape]]:
-        """Yield the launches under srun with a known shape: the launch, its srun, and the shape."""
+        """Yield (launch, its srun, its shape) for each launch under srun whose shape is known."""
         for launch in self.steps:
             if (srun := launch.layer("srun")) and (shape := self.shape_at(launch)):
                 yield launch, srun, shape
 
     def number(self, launch: Launch, layer: Layer, *names: str) -> int | None:
-        """Return the value of the first of a layer's options that was given, if it is a known number."""
+        """Return the value of the first of the named options that the layer has; None if it is no known number."""
         return launch.variables.number(layer.option(*names), self.known)
 
     @cached_property
     def has_driver(self) -> bool:
-        """True if something in the script may itself start programs on the other nodes (ray does not count)."""
+        """True if the script has a word for a program, other than ray, that starts programs on the other nodes."""
         return any(_DRIVERS.search(word.raw) for c in self.script.commands if c.name != "ray" for word in c.words)
 
     def shows_ddp(self, launch: Launch) -> bool:
-        """Return whether the script shows that a program is one of several PyTorch ranks."""
+        """Return whether the script proves that a launch's program is one of several PyTorch ranks."""
         started = launch.layer("per-node") or launch.layer("ranks")
         if started or launch.innermost.kind != "python":
             return started is not None
@@ -129,13 +129,13 @@ class Job:
         return named or not self.set_names.isdisjoint(("WORLD_SIZE", "RANK", "LOCAL_RANK"))
 
     def shape_at(self, launch: Launch) -> JobShape | None:
-        """Return the shape of a launch; srun's own options override the job's. None: it cannot be known."""
+        """Return the shape of a launch, in which srun's options override the job's; None if it cannot be known."""
         srun = launch.layer("srun")
         if srun is None:
             return self.shape
         groups = {str(index): shape for index, shape in enumerate(self.shapes)}
         job = groups.get(srun.option("het-group", "pack-group") or "0")
-        words = srun.words[1 : len(srun.words) - len(srun.slurm.rest) + 1]  # srun's options and the next word.
+        words = srun.words[1 : len(srun.words) - len(srun.slurm.rest) + 1]  # srun's options, and one more word.
         of_this_job = re.fullmatch(r"\$\{?SLURM_JOB_?ID\}?", srun.option("jobid") or "$SLURM_JOB_ID")
         if job is None or not of_this_job or any("$" in word.raw and "@" in word.raw for word in words):
             return None
@@ -157,7 +157,7 @@ class Job:
 
     @cached_property
     def known(self) -> Mapping[str, int | None]:
-        """The variables that Slurm sets in the batch shell."""
+        """{variable that Slurm sets in the batch shell: its value, None if unknown}."""
         tasks = self.shape.tasks if self.options.last("ntasks", "ntasks-per-node") else None
         nodes = self.shape.nodes if self.shape.nodes_known else None
         return {
@@ -170,7 +170,7 @@ class Job:
 
 
 def is_server(launch: Launch) -> bool:
-    """Return whether a background launch is a server or a monitor that only supports the work."""
+    """Return whether a launch is a server or a monitor in the background, which only supports the work."""
     names = (" ".join(word.text for word in layer.words[:2]).partition(" -")[0] for layer in launch.layers)
     starts = launch.command.in_background or launch.command.name.startswith("start-")
     return starts and any(map(_SERVER.search, names))

@@ -13,12 +13,12 @@ from slurm_lint.shell import Command, ShellText, Word, split_words, unquote
 from slurm_lint.variables import Variables, mark_early, pieces
 
 Kind = Literal["srun", "mpirun", "per-node", "container", "shell", "python", "ranks", "submitit", "other"]
-"""per-node: torchrun and similar launchers. ranks: a program that the linter was taught (`programs.Program`)."""
+"""The kind of a program. per-node: torchrun and similar launchers. ranks: a taught program (`programs.Program`)."""
 
 _MPIRUN = {"mpirun", "mpiexec", "orterun", "mpiexec.hydra", "prun", "ibrun"}
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 _PREFIXES: Mapping[str, tuple[str, str]] = {
-    # Programs that run the words after their own: the required next word, and the options with a value (*: all).
+    # {program that runs the rest of its line: (required next word, its options with a value)}; *: all options.
     **dict.fromkeys(names_in("exec time nohup command setsid catchsegv sudo chrt taskset"), ("", "")),
     "stdbuf": ("", "-o -e -i"), "env": ("", "-u"), "nice": ("", "-n"), "timeout": ("", "-k -s --signal --kill-after"),
     "ionice": ("", "-c -n"), "numactl": ("", "-N -m -C -i --cpunodebind --membind"), "pixi": ("run", "-e"),
@@ -27,7 +27,7 @@ _PREFIXES: Mapping[str, tuple[str, str]] = {
     "uv": ("run", "--with --project --python -p --extra --group"), "xvfb-run": ("", "-e -f -n -p -s -w"),
     "ncu": ("", "-o --set --target-processes -k"), "shifter": ("", "--image --volume --module --env -V -e -m"),
 }  # fmt: skip
-# Options that take no value, written without dashes.
+# Options without a value, in these tables without their dashes.
 _APPTAINER_FLAGS = names_in(
     """nv rocm nvccli cleanenv e contain c containall C compat fakeroot f writable w silent s writable_tmpfs no_home
     no_init no_umask no_eval no_privs pid p ipc i userns u net uts keep_privs underlay debug d quiet q verbose v"""
@@ -43,7 +43,7 @@ _PAIRS = names_in("mca gmca genv env")  # Options of mpirun with two values.
 _RENDEZVOUS = names_in("nproc_per_node nnodes node_rank rdzv_backend rdzv_endpoint rdzv_conf master_addr master_port")
 _NOT_RUN = names_in("set echo printf trap alias cd source . module ml read shift return exit wait kill [ test export")
 SHELL_WORDS = names_in("cd source . export module")
-"""Shell builtins and functions; a program of that name does not exist or has no effect."""
+"""Shell builtins and functions. Programs with these names do not exist or have no effect."""
 _LAUNCHERS = {"torch.distributed.launch": "torch.distributed.launch", "torch.distributed.run": "torch.distributed.run",
               "accelerate.commands.launch": "accelerate", "deepspeed.launcher.runner": "deepspeed"}  # fmt: skip
 _TOOLS = names_in("pip venv json http timeit zipfile ensurepip site virtualenv nltk spacy torch.utils.collect_env")
@@ -51,7 +51,7 @@ _TOOLS = names_in("pip venv json http timeit zipfile ensurepip site virtualenv n
 
 @dataclass(frozen=True)
 class Layer:
-    """One program of a chain: its words, and its options (without dashes; `-` is written `_`, except for srun)."""
+    """One program of a chain: its words, and its options without leading dashes, with _ for - except for srun."""
 
     kind: Kind
     name: str
@@ -66,22 +66,22 @@ class Layer:
         return next((word.line for word in self.words if word.text == self.name), self.words[0].line)
 
     def option(self, *names: str) -> str | None:
-        """Return the value of the first of these options that was given."""
+        """Return the value of the first of the named options that the program has; None if it has none of them."""
         return next((self.options[name] for name in names if name in self.options), None)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A command that starts programs, as a chain of them."""
+    """A command that starts a chain of programs, each of which starts the next one."""
 
     command: Command
     layers: tuple[Layer, ...]
     shells: tuple[ShellText, ...] = ()
-    """The texts of shells in the chain (`srun bash -c …`, `srun ./wrapper.sh`), which run once per task."""
+    """The scripts of the shells in the chain (`srun bash -c …`, `srun ./wrapper.sh`), which run in each task."""
     expands: str = ""
-    """The text that only those shells expand: other files, and words in single quotes."""
+    """The text that only the shells in the chain expand: other files, and words in single quotes."""
     variables: Variables = field(default_factory=Variables)
-    """The variables at the start of the command."""
+    """The variables that are known when the command starts."""
 
     @property
     def line(self) -> int:
@@ -89,7 +89,7 @@ class Launch:
         return self.command.line
 
     def layer(self, kind: Kind) -> Layer | None:
-        """Return the outermost program of a kind."""
+        """Return the first program of a kind in the chain; None if there is none."""
         return next((layer for layer in self.layers if layer.kind == kind), None)
 
     @property
@@ -99,7 +99,7 @@ class Launch:
 
     @property
     def runs_script(self) -> bool:
-        """True if a taught program runs a user's script: it ends the other ranks itself when one fails."""
+        """True if a taught program runs a user's script. It then ends the other ranks itself when a rank fails."""
         return self.layer("ranks") is not None and self.innermost.kind == "python"
 
     @property
@@ -109,7 +109,7 @@ class Launch:
 
 
 class _Chain:
-    """Reads the programs of a command one after another, and those run by a shell among them."""
+    """Reads the programs of a command in order, including the programs in the scripts of its shells."""
 
     def __init__(self, script: Script, variables: Variables, programs: Sequence[Program], component: int) -> None:
         self.script, self.variables, self.programs, self.component = script, variables, programs, component
@@ -132,7 +132,7 @@ class _Chain:
         self.layers.append(Layer(kind, name, words, options or {}))
 
     def _layer(self, queue: list[Word]) -> list[Word]:
-        """Add one layer, and return the words of the next."""
+        """Add the first program of the words as a layer; return the words of the next program."""
         path, rest = self.variables.expand(queue[0].text), queue[1:]
         name = path.rsplit("/", 1)[-1]
         if name == "srun":
@@ -193,7 +193,7 @@ class _Chain:
             rest = rest[2:] if rest[0].text in ("-W", "-X") else rest[1:]
         first, module = [*(word.text for word in rest[:2]), "", ""][:2]
         if first.rsplit("/", 1)[-1] in ("torchrun", "accelerate", "deepspeed"):
-            return rest  # python `which torchrun`
+            return rest  # As in: python `which torchrun`
         if first in ("", "-c", "-"):
             self._add("other", "python -c", queue)
         elif first == "-m" and module in _LAUNCHERS:
@@ -210,7 +210,7 @@ class _Chain:
             self._add("submitit" if submitit else "other" if tool else "python", name, words)
 
     def _taught(self, words: list[Word], *, image: bool = False) -> bool:
-        """Add a program that the linter was taught, with the user's script that it runs; else return False."""
+        """If the words start a taught program, add it and its user's script, and return True; else return False."""
         texts = [self.variables.expand(word.text) for word in words]
         for program in self.programs:
             if (script := program.script_word(texts, image=image)) is not None:
@@ -234,7 +234,7 @@ class _Chain:
             elsewhere = known.count("\n") != word.count("\n")
             self._inner(ShellText(known.replace("\0", "$"), command.line, on_one_line=elsewhere))
         elif files:
-            # Another file has its own line numbers; its findings are reported on the line that starts it.
+            # Report findings in another file on the line that starts the file.
             text = self.script.neighbour(self.variables.expand(files[0].text)) or ""
             self.expands += text
             self._inner(ShellText(text, queue[0].line, on_one_line=True))
@@ -242,7 +242,7 @@ class _Chain:
             self._inner(ShellText(self.heredoc, queue[0].line + 1))
 
     def _inner(self, shell: ShellText) -> None:
-        self.heredoc = None  # The outer shell has read it.
+        self.heredoc = None  # It belongs to the outer shell only.
         self.depth += 1
         self.shells.append(shell)
         for command in shell.commands:
@@ -254,7 +254,7 @@ class _Chain:
 
 
 def _without_prefixes(words: list[Word]) -> list[Word]:
-    """Drop `env A=1`, `time`, `timeout 60` and the like."""
+    """Return the words without prefixes such as `env A=1`, `time` or `timeout 60`."""
     while words and (name := words[0].text.rsplit("/", 1)[-1]) in _PREFIXES:
         second, valued = _PREFIXES[name]
         if second and second not in [word.text for word in words[1:2]]:
@@ -269,12 +269,12 @@ def _without_prefixes(words: list[Word]) -> list[Word]:
 
 
 def _parts(words: Sequence[Word]) -> list[list[Word]]:
-    """Return the words of each program of `srun -n1 ./a : -n3 ./b`, likewise of mpirun."""
+    """Split the words of srun or mpirun at each colon, which separates programs: `srun -n1 ./a : -n3 ./b`."""
     return [list(part) for colon, part in groupby(words, lambda word: word.raw == ":") if not colon] or [[]]
 
 
 def _read(words: list[Word], flags: frozenset[str]) -> tuple[dict[str, str], list[Word]]:
-    """Return a program's options by name, and the words after them; a word that ends in .py ends the options."""
+    """Return {option: value} of a program, and the words after its options, which a word ending in .py ends."""
     options: dict[str, str] = {}
     while words and words[0].text.startswith("-") and words[0].text not in ("-", "--"):
         name = words[0].text.partition("=")[0].lstrip("-").replace("-", "_")
@@ -290,7 +290,7 @@ def _read(words: list[Word], flags: frozenset[str]) -> tuple[dict[str, str], lis
 
 
 def find_launches(script: Script, programs: Sequence[Program] = ()) -> tuple[list[Launch], Variables]:
-    """Return the launches of a script in order, and its variables at the end."""
+    """Return the launches of a script in order, and the variables that are known at the script's end."""
     variables = Variables()
     launches: list[Launch] = []
     for command in script.commands:

@@ -24,7 +24,7 @@ _SET = names_in(
     NODELIST NPROCS NTASKS NTASKS_PER_NODE PACK_JOB_ID PROCID RESTART_COUNT STEPID STEP_GPUS STEP_ID STEP_NODELIST
     STEP_NUM_NODES STEP_NUM_TASKS STEP_TASKS_PER_NODE SUBMIT_DIR SUBMIT_HOST TASKS_PER_NODE TASK_PID"""
 )
-"""Variables that sbatch and srun set, without SLURM_ (manuals, 22.05 to 25.11); names never mistaken are left out."""
+"""The variables that sbatch and srun set, without SLURM_ (manuals of 22.05 to 25.11), if similar names are in use."""
 _MEANT = {
     "CPUS_ON_NODE": "CPUS_PER_NODE NCPUS NUM_CPUS", "GPUS_ON_NODE": "NGPUS NUM_GPUS", "MEM_PER_NODE": "MEM",
     "SUBMIT_DIR": "WORKING_DIR WORKDIR JOB_WORKDIR", "NNODES": "NODES", "NTASKS": "TASKS NUM_TASKS", "PROCID": "RANK",
@@ -36,7 +36,7 @@ _LINE = re.compile(rf"\b(sed)\s(?:[^|]*\s)?{_ID}\s*(?:p|q|!d)(?=[\s\"';]|$)"
                    rf"|\bhead\s+(?:-n\s*|-|--lines=){_ID}[^|]*\|\s*tail\b"
                    rf"|\bawk\s(?:[^|]*\bNR\s*==\s*{_ID}|-v\s*(\w+)={_ID}\s+'NR\s*==\s*\2\b)")  # fmt: skip
 _COUNTS = re.compile(r"TASK_ID\S*\s*(?:-eq|-gt|-ne|==?|!=|>)\s*[\"']?0|(?<!\$)\(\([^)]*\+[+=]|\blet\b")
-"""Text that excludes the index 0, or adds to it."""
+"""Matches text that excludes the index 0 of an array, or adds something to the index."""
 ONE_THREAD = names_in(
     "hostname nvidia-smi echo ls cp mv rm mkdir rsync tar cat date env printenv sleep true lscpu pwd which pip"
 )
@@ -55,7 +55,7 @@ def world_size(job: Job, launch: Launch) -> int | None:
         return processes and processes * agents
     if mpirun := launch.layer("mpirun"):
         return job.number(launch, mpirun, "np", "n") or shape.tasks
-    if launch.layer("ranks") and (not under_srun or shape.tasks == shape.nodes):  # It starts one rank per GPU.
+    if launch.layer("ranks") and (not under_srun or shape.tasks == shape.nodes):  # It starts a rank per GPU.
         return (shape.total_gpus or shape.tasks) if under_srun else (shape.gpus_per_node or 1)
     return shape.tasks if under_srun else 1
 
@@ -75,7 +75,7 @@ def workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> int |
 
 
 def tasks(job: Job) -> Iterator[Finding]:
-    """one-rank-per-gpu: srun starts fewer or more ranks than there are GPUs."""
+    """one-rank-per-gpu: the number of ranks that srun or mpirun starts differs from the number of GPUs."""
     for launch in job.launches:
         kind, shape, srun = launch.innermost.kind, job.shape_at(launch), launch.layer("srun")
         starter = srun or launch.layer("mpirun")
@@ -83,10 +83,10 @@ def tasks(job: Job) -> Iterator[Finding]:
             continue
         source = job.script.neighbour(launch.innermost.name) or ""
         ranks, gpus, nested = world_size(job, launch) or 1, shape.total_gpus, srun and launch.layer("mpirun")
-        # If the program spawns the ranks, the tasks are not ranks.
+        # If the program itself spawns the ranks, the tasks are not the ranks.
         if not gpus or nested or ranks in (gpus, 1) or SPAWNS.search(source) or shares_gpus(job, launch, ranks > gpus):
             continue
-        # An address alone does not prove that each task is a rank: the only task of a node may spawn them.
+        # MASTER_ADDR alone does not prove that each task is a rank: the only task of a node may spawn the ranks.
         shown, many = job.shows_ddp(launch), ranks > shape.nodes and not source
         copies = many and srun is not None and ranks > gpus and "mpi" not in job.code.lower()
         if not shown and not copies and not (many and "MASTER_ADDR" in job.set_names):
@@ -105,7 +105,7 @@ def tasks(job: Job) -> Iterator[Finding]:
 
 
 def shares_gpus(job: Job, launch: Launch, several_to_a_gpu: bool) -> bool:
-    """Return whether the launch deliberately shares GPUs among its ranks, or leaves some to other steps."""
+    """Return whether a launch deliberately lets ranks share GPUs, or leaves GPUs to other steps."""
     srun = launch.layer("srun")
     given = {option.name: option.value for option in job.options.given} | dict(srun.options if srun else {})
     sharing = {"gpu-bind", "ntasks-per-gpu", "overcommit", "gpus-per-task"} & set(given)
@@ -115,7 +115,7 @@ def shares_gpus(job: Job, launch: Launch, several_to_a_gpu: bool) -> bool:
 
 
 def reach(job: Job) -> Iterator[Finding]:
-    """missing-srun: a launcher or a script for several nodes runs only on the first of them."""
+    """missing-srun: a program that should run on several nodes runs only on the first node."""
     nodes = job.shape.nodes
     if nodes < 2 or not job.shape.nodes_known or len(job.components) > 1 or job.has_driver or job.steps:
         return
@@ -125,12 +125,12 @@ def reach(job: Job) -> Iterator[Finding]:
         starts = "srun " if launch.runs_script else "srun --kill-on-bad-exit=1 "
         edit = job.script.rewritten(launch.line, rf"(?<!\S)(?={program})", starts)
         apart = launch.command.in_background or launch.command.within("function_definition")
-        # On CPUs, a program that receives the number of tasks starts them itself.
+        # On CPUs, a program with the number of tasks among its words starts the tasks itself.
         told = job.shape.tasks > nodes and str(job.shape.tasks) in launch.command.texts
         driver = told and not job.shape.total_gpus and not job.shows_ddp(launch)
         if per_node is None and launch is (job.trainings or own)[-1] and not driver:
             message = f"without srun this runs once, on the first of {nodes} nodes, unless it starts other ranks itself"
-            # A program that starts the others itself must run once.
+            # Offer no edit for a program that may start the other ranks itself, because it must run only once.
             edit = edit if job.shows_ddp(launch) else None
             yield Finding(launch.line, "missing-srun", message, "srun, where each task is a rank", edit, certain=False)
         elif per_node and per_node.name != "deepspeed" and not apart:
@@ -159,10 +159,10 @@ def mpi(job: Job) -> Iterator[Finding]:
 
 
 def devices(job: Job) -> Iterator[Finding]:
-    """visible-devices: indices of GPUs that the job does not have."""
+    """visible-devices: CUDA_VISIBLE_DEVICES lists GPUs that the job does not have, or leaves GPUs idle."""
     gpus = job.shape.gpus_per_node or 0
     alone = len(job.launches) == 1 == job.shape.nodes
-    given = [word for launch in job.launches for _, word in launch.command.assignments]  # Before the program.
+    given = [word for launch in job.launches for _, word in launch.command.assignments]  # As in A=1 program.
     for name, word in job.script.assignments if gpus and len(job.components) == 1 else ():
         numbers = name == "CUDA_VISIBLE_DEVICES" and re.fullmatch(r"\d+(,\d+)*", word.text)
         chosen = set(map(int, word.text.split(","))) if numbers else set()
@@ -175,7 +175,7 @@ def devices(job: Job) -> Iterator[Finding]:
 
 
 def launchers(job: Job) -> Iterator[Finding]:
-    """deprecated-launcher, launcher-in-launcher, and the rules about torchrun and similar launchers."""
+    """deprecated-launcher, launcher-in-launcher, and all rules about torchrun and similar launchers."""
     for launch in job.launches:
         chain = [layer for layer in launch.layers if layer.kind in ("srun", "mpirun", "per-node")]
         per_node, shape = launch.layer("per-node"), job.shape_at(launch)
@@ -236,7 +236,7 @@ def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iter
     several = launch.layer("srun") is not None and shape.tasks > shape.nodes
     if not processes or not gpus or processes == gpus or several or "cpu" in per_node.options:
         return
-    # An explicit 1 may be intended: a model may be spread over all GPUs of a node.
+    # An explicit 1 may be intended: one process may spread a model over all GPUs of a node.
     alone = processes == 1 and "$" not in (per_node.option(option) or "$") and shape.nodes == 1
     if processes < gpus and (alone or shares_gpus(job, launch, False)):
         return
@@ -245,7 +245,7 @@ def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iter
     message = f"{counted(processes, 'worker')} per node{default} on {counted(gpus, 'GPU')} per node"
     message += "" if processes > gpus else ": the other GPUs stay idle"
     edit, fix = _with_value(job, launch, option, gpus * machines), f"--{option}={gpus * machines}"
-    if "multi_gpu" in per_node.options and gpus * machines == 1:  # accelerate refuses one process with it.
+    if "multi_gpu" in per_node.options and gpus * machines == 1:  # It is refused for one process.
         edit, fix = None, f"#SBATCH --gpus-per-node={processes}"
     yield Finding(launch.line, "processes-per-node", message, fix, edit, certain=processes > gpus)
 
@@ -256,7 +256,7 @@ def _with_value(job: Job, launch: Launch, option: str, value: int) -> Edit | Non
 
 
 def _deepspeed(job: Job, launch: Launch, deepspeed: Layer, shape: JobShape) -> Iterator[Finding]:
-    """deepspeed-nodes: deepspeed reaches other nodes by ssh, and only those in its hostfile."""
+    """deepspeed-nodes: deepspeed uses ssh to reach other nodes, and reaches only the nodes in its hostfile."""
     if {"no_ssh", "node_rank"} & set(deepspeed.options) or shape.nodes < 2 or not shape.nodes_known:
         return
     message = f"without --hostfile deepspeed uses only this node: the other {shape.nodes - 1} stay idle"
@@ -295,7 +295,7 @@ def step_cpus(job: Job) -> Iterator[Finding]:
 
 
 def side_by_side(job: Job) -> Iterator[Finding]:
-    """step-takes-all: several steps in the background each get all of the job's tasks."""
+    """step-takes-all: each of several steps in the background gets all tasks of the job."""
     sizes = ("ntasks", "ntasks-per-node", "nodes", "nodelist", "relative", "het-group")
     steps = [(x, srun) for x, srun, _ in job.known_steps if x.command.in_background and srun.option(*sizes) is None]
     for launch, srun in steps:
@@ -306,7 +306,7 @@ def side_by_side(job: Job) -> Iterator[Finding]:
 
 
 def misplaced(job: Job) -> Iterator[Finding]:
-    """shell-word: srun is given something that is not a program."""
+    """shell-word: srun is told to run something that is not a program."""
     for launch in (x for x in job.launches if x.command.name != "time"):
         if re.match(r"[A-Za-z_]\w*=", name := launch.innermost.name):
             message = f"{launch.command.name} runs {name} as if it were a program"
@@ -325,14 +325,14 @@ def misplaced(job: Job) -> Iterator[Finding]:
 
 
 def unset(job: Job) -> Iterator[Finding]:
-    """unset-variable: a number of GPUs or tasks comes from a variable that Slurm leaves empty here."""
+    """unset-variable: a number of GPUs or tasks is read from a variable that Slurm does not set in this job."""
     given = {option.name for option in job.options.given}
     gpus = {"gres", "gpus", "gpus-per-node"} & given and "gpus-per-task" not in given
     tasks = "nodes" in given and not {"ntasks", "ntasks-per-node", "ntasks-per-gpu"} & given
     world = [word for name, word in job.script.assignments if name == "WORLD_SIZE"]
     for launch in job.launches if gpus or tasks else ():
         words = launch.command.words
-        # srun sets SLURM_NTASKS in the tasks: it is empty if the batch shell expands it.
+        # srun sets SLURM_NTASKS only in the tasks, so it is empty if the batch shell expands it.
         now = " ".join(pieces(word.raw, quoted=False) for word in (*words, *world)) if tasks else ""
         text = " ".join(launch.variables.expand(word.raw) for word in words) if gpus else ""
         match = _FOR_GPUS.search(text) or _FOR_TASKS.search(now) or (not launch.layer("srun") and _OF_STEP.search(text))
@@ -346,19 +346,19 @@ def unset(job: Job) -> Iterator[Finding]:
 
 
 def never_set(job: Job) -> Iterator[Finding]:
-    """unset-variable: a name that Slurm never sets, and that the script neither sets nor tests."""
+    """unset-variable: the script reads a variable that Slurm never sets, and neither sets nor tests it."""
     text = "\n".join((*job.script.outer, job.script.text))
     lines = [*enumerate(job.code.split("\n"), job.script.first_line)]
     for name, line in {name: line for line, source in lines[::-1] for name in _READ.findall(source)}.items():
         meant = [right for right, wrong in _MEANT.items() if name in wrong.split()]
         near = [] if name in _SET or name.lower().replace("_", "-") in SRUN else get_close_matches(name, _SET, 1, 0.81)
         own = re.search(rf"\bSLURM_{name}:?[-=+?]|-[nvz] \S*SLURM_{name}\b|\bread .*SLURM_{name}\b", text)
-        if (meant or near) and not own and not re.search("TMP|SCRATCH|LOCAL$", name):  # Some sites set these.
+        if (meant or near) and not own and not re.search("TMP|SCRATCH|LOCAL$", name):  # Sites may set such names.
             new = f"SLURM_{(meant or near)[0]}"
             yield Finding(line, "unset-variable", f"Slurm never sets SLURM_{name}", new)
     code = re.sub(r"'[^'\n]*'", "''", job.code) if not re.search(r"(?m)^\s*(source|\.)\s", job.code) else ""
     for match in re.finditer(r"(?<!\\)\$\{?([a-z][a-z\d_]+)\b(?!:?[-+?=])", code):
-        # A name that never appears without its $ is neither set nor read nor mentioned here.
+        # The script does not set or mention a variable whose name never occurs without a $.
         tested = re.search(rf"\[ [^\n]*\$\{{?{match[1]}\b", code)
         if not tested and not re.search(rf"(?<![$\w{{]){match[1]}\b|\$\{{[#!]{match[1]}", text):
             number = job.script.first_line + code.count("\n", 0, match.start())
@@ -368,7 +368,7 @@ def never_set(job: Job) -> Iterator[Finding]:
 
 
 def array(job: Job) -> Iterator[Finding]:
-    """array-from-zero: the index of an array that starts at 0 selects lines of a file."""
+    """array-from-zero: an array's index, which begins at 0, selects a line of a file, whose lines begin at 1."""
     indices, lines = job.options.value("array") or "", enumerate(job.code.split("\n"), job.script.first_line)
     found = ((number, _LINE.search(job.variables.expand(line))) for number, line in lines)
     number, match = next((pair for pair in found if pair[1]), (0, None))

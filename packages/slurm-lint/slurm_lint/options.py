@@ -1,4 +1,4 @@
-"""Parse options of sbatch and srun and their values; None means that Slurm refuses the value.
+"""Parse options of sbatch and srun, and their values. A result of None means that Slurm refuses the value.
 
 The tables are those of Slurm 22.05 (sbatch(1), srun(1)) with the additions of later versions.
 """
@@ -12,11 +12,11 @@ from slurm_lint.words import nearest
 
 Takes = Literal["value", "nothing", "maybe"]
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
-"""Characters that look like a hyphen; editors and web pages substitute them."""
+"""The characters that look like a hyphen, and by which editors and web pages replace hyphens."""
 
 
 def names_in(text: str) -> frozenset[str]:
-    """Return the names in a text, separated by blanks, as the tables are written."""
+    """Return the names in a text, in which blanks separate them."""
     return frozenset(text.split())
 
 
@@ -64,27 +64,27 @@ SRUN: Mapping[str, Takes] = _BOTH | _table(
     """disable-status exact label multi-prog no-allocate overlap preserve-env pty quit-on-interrupt unbuffered whole""",
     "bcast compress immediate kill-on-bad-exit resv-ports send-libs x11",
 )
-# Aliases: getopt maps these names to the options of the same meaning, and so do we.
+# {alias: option}, for names that Slurm's own table maps to another option of the same meaning.
 SYNONYMS = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node", "cpu_bind": "cpu-bind", "cluster": "clusters"}
 SITE = names_in("image module volume entrypoint environment uenv view repo ear ear-policy ear-cov tmpfs x11 mpibind")
-"""Options that plugins of many sites add to sbatch and srun (Shifter, Sarus, uenv, EAR, X11, mpibind)."""
+"""The options that common plugins add to sbatch and srun (Shifter, Sarus, uenv, EAR, X11, mpibind)."""
 _SITE_FLAGS = names_in("x11 container-writable container-readonly container-remap-root container-mount-home")
-# Names used in other schedulers or by habit, and Slurm's names for them.
+# {name that other schedulers use, or that users guess: Slurm's name}.
 OTHER_WORDS = _pairs("""num-nodes:nodes queue:partition name:job-name jobname:job-name num-gpus:gpus gpu:gpus ngpus:gpus
     workdir:chdir mem-per-node:mem memory:mem mail:mail-user email:mail-user share:oversubscribe cpus:cpus-per-task
     walltime:time nnodes:nodes node:nodes cores:cpus-per-task stdout:output stderr:error log:output project:account""")
-_GUESSED = names_in("gpu num-gpus ngpus cpus cores mail")  # They may mean other options too; only their author knows.
+_GUESSED = names_in("gpu num-gpus ngpus cpus cores mail")  # These are ambiguous, so they are not corrected.
 OF_A_SITE = " is not an option of Slurm itself: sbatch refuses it unless a plugin of your site adds it"
 _SIGNALS = names_in("HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU XCPU")
 
 
 def is_of_plugin(name: str) -> bool:
-    """Return whether a common plugin adds an option."""
+    """Return whether an option is one that a common plugin adds."""
     return name in SITE or name.startswith(("container-", "no-container-"))
 
 
 class Given(NamedTuple):
-    """One option as given: its full name, its value ("" if it takes none) and its line."""
+    """An option in a script or a command: its full name, its value ("" if it has none) and its line."""
 
     name: str
     value: str
@@ -92,7 +92,7 @@ class Given(NamedTuple):
 
 
 class OptionProblem(NamedTuple):
-    """Words that cannot be parsed as options: the rule, the message, the fix (or ""), and whether srun reads them."""
+    """A word that cannot be parsed as an option, with the word to write `instead` (or ""); `of_srun`: srun has it."""
 
     rule: str
     word: str
@@ -104,24 +104,24 @@ class OptionProblem(NamedTuple):
 
 @dataclass
 class Options:
-    """Options in the order given, the words that could not be parsed, and the words after the options."""
+    """The options in their order, the words that could not be parsed, and the words after the options."""
 
     given: list[Given] = field(default_factory=list)
     problems: list[OptionProblem] = field(default_factory=list)
     rest: list[str] = field(default_factory=list)
 
     def last(self, *names: str) -> Given | None:
-        """Return the option that takes effect: the last of several, as in getopt."""
+        """Return the last option with one of these names, which is the one that takes effect; None without any."""
         return next((option for option in reversed(self.given) if option.name in names), None)
 
     def value(self, name: str) -> str | None:
-        """Return the value that takes effect; None if the option was not given."""
+        """Return the value of an option that takes effect; None if the option was not given."""
         option = self.last(name)
         return option.value if option else None
 
 
 class _Reader:
-    """Parses words like getopt_long, for one command."""
+    """Parses the words of one command as getopt_long does."""
 
     def __init__(self, command: Literal["sbatch", "srun"], line: int) -> None:
         self.command, self.line, self.found = command, line, Options()
@@ -190,9 +190,9 @@ class _Reader:
 
 
 def read_options(words: Sequence[str], line: int, command: Literal["sbatch", "srun"]) -> Options:
-    """Parse options like getopt_long: `--name=value`, `--name value`, `--nam`, `-N2`, `-N 2`, `-vN2`.
+    """Parse options as getopt_long does: `--name=value`, `--name value`, `--nam`, `-N2`, `-N 2`, `-vN2`.
 
-    srun stops at the first word that is not an option; in a script, sbatch refuses such a word.
+    A word that is not an option ends the options of srun. For sbatch, it is a problem.
     """
     reader, queue = _Reader(command, line), list(words)
     while queue:
@@ -218,12 +218,12 @@ def read_options(words: Sequence[str], line: int, command: Literal["sbatch", "sr
 
 
 def count(text: str | None) -> int | None:
-    """Return a number of at least 1; None if Slurm refuses the text (0, -1, 0x10, 1k)."""
+    """Parse a whole number of at least 1; return None if Slurm refuses the text (0, -1, 0x10, 1k)."""
     return int(text) if text and re.fullmatch(r"\+?\d{1,9}", text) and int(text) > 0 else None
 
 
 def node_range(text: str | None) -> tuple[int, int] | None:
-    """Return the minimum and the maximum of `2` or `2-4` nodes; None if Slurm refuses the text or it is not given."""
+    """Return the minimum and the maximum of a number of nodes such as `2` or `2-4`; None if absent or refused."""
     if not text or not re.fullmatch(r"\d{1,9}k?(-\d{1,9}k?)?", text):
         return None
     ends = [int(end.rstrip("k")) * (1024 if "k" in end else 1) for end in text.split("-")]
@@ -231,16 +231,16 @@ def node_range(text: str | None) -> tuple[int, int] | None:
 
 
 def gpus_in_gres(text: str) -> int | None:
-    """Return the number of GPUs in `gpu`, `gpu:4`, `gpu:a100:4` or a list that contains one; None: not such a list.
+    """Return the number of GPUs in a value of --gres: `gpu`, `gpu:4`, `gpu:a100:4` or a list; None if it is refused.
 
-    A type may begin with a digit if a number follows (`gpu:2080ti:4`); otherwise Slurm reads the type as the number.
+    A type can begin with a digit only if a number follows (`gpu:2080ti:4`). Otherwise, Slurm reads it as the number.
     """
     total = 0
     for item in (item for item in text.split(",") if item not in ("", "none", "help")):
         item = item.removeprefix("gres:").replace("gres/", "", 1)
         match = re.fullmatch(r"([A-Za-z_][\w-]*)(?::(?:[\w.-]+:)?(\d+)([kKmMgGtT]?)|:[A-Za-z_][\w.-]*)?", item)
         model = match and match[1] == "gpu" and match[2] and (match[3] or len(match[2]) > 3)
-        # No node has a thousand GPUs: `gpu:3090` is one GPU of that model. No cluster calls the resource `gpus`.
+        # `gpu:3090` is meant as a model, because no node has a thousand GPUs. No cluster calls the resource `gpus`.
         if not match or model or match[1] == "gpus":
             return None
         total += int(match[2] or 1) * (match[1] == "gpu")
@@ -248,14 +248,14 @@ def gpus_in_gres(text: str) -> int | None:
 
 
 def gpu_count(text: str | None) -> int | None:
-    """Return the number of GPUs in `4`, `a100:4`, `2080ti:4`, `tesla` (one) or a list; None if Slurm refuses it."""
+    """Return the number of GPUs in `4`, `a100:4`, `2080ti:4`, `tesla` (1) or a list; None if Slurm refuses the text."""
     form = r"(?:(?!gpu:)[\w.-]+:)?(\d+)|[A-Za-z_][\w.-]*\d[\w.-]*|[a-z]{5,}"
     found = [re.fullmatch(form, item) for item in (text or "").split(",")]
     return sum(int(match[1] or 1) for match in found if match) if all(found) else None
 
 
 class SignalRequest(NamedTuple):
-    """`--signal`: its name, its lead before the end in seconds, and whether only the batch shell receives it."""
+    """A signal (`--signal`): its name, its time before the job's end in s, and whether only the batch shell gets it."""
 
     name: str
     lead_s: int
@@ -263,18 +263,18 @@ class SignalRequest(NamedTuple):
 
 
 def rising_array(text: str) -> str | None:
-    """Return the indices of an array (`0-7`, `1,3,5`, `0-7%2`); None if Slurm refuses them."""
+    """Return the text of an array's indices (`0-7`, `1,3,5`, `0-7%2`) unchanged; None if Slurm refuses the text."""
     form = r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?|\[.*\].*"
     rising = all(int(first) <= int(last) for first, last in re.findall(r"(\d+)-(\d+)", text))
     return text if rising and re.fullmatch(form, text) else None
 
 
 def signal_request(text: str) -> SignalRequest | None:
-    """Parse `[{R|B}:]SIGNAL[@seconds]`; return None if Slurm refuses it."""
+    """Parse a value of --signal, `[{R|B}:]SIGNAL[@seconds]`; return None if Slurm refuses the value."""
     match = re.fullmatch(r"(?:([RrBb]{1,2}):)?([A-Za-z]+\d?|\d{1,2})(?:@(\d{1,5}))?", text)
     if not match:
         return None
-    name, lead = match[2].upper().removeprefix("SIG"), int(match[3] or 60)  # The default of sbatch(1).
+    name, lead = match[2].upper().removeprefix("SIG"), int(match[3] or 60)  # 60 s is the default in sbatch(1).
     known = 0 < int(name) < 65 if name.isdigit() else name in _SIGNALS
-    # Slurm stores the number in 16 bits.
+    # Slurm stores the seconds in 16 bits.
     return SignalRequest(name, lead, "B" in (match[1] or "").upper()) if known and lead < 65_535 else None

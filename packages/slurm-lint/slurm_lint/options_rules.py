@@ -1,4 +1,4 @@
-"""Rules about the form of a script and its options: what sbatch refuses, ignores or misreads."""
+"""Rules about the form of a script and its options, which sbatch may refuse, ignore or misread."""
 
 import re
 from collections import Counter
@@ -32,14 +32,14 @@ _WORD_TO_FILL_IN = re.compile(
     r"|^([\"'])(?:x{3,}|\[[a-z_ -]+(?:path|name|dir|id|key)\])\1$"
 )
 _PATH_TO_FILL_IN = r"^[A-Z]+(_(PATH|FILE)|_?DIR)(/.*)?$|(?<!\$)\{\w+\}"
-# <NAME>, unless it redirects from one file to another (`sort <in> out`).
+# Matches <NAME>, but not redirections from and to files (`sort <in> out`).
 _ANGLED = re.compile(
     r"(?<=[/=:,@-])<\w(?:[\w-]*>|[^<>]*>$)|(?<!\S)<\w*(?:[A-Z_-][\w-]*>(?!\S)|[a-z]>(?=\s*($|[;|)])))"
     r"|(?<=/)<\w[^<>|&;]*>(?=/)|(?<!\S)<\w+(?: \w+)+>(?=\s*$)|<path/to/[^<>]*>|(?<![\w$@'\\])\{[a-z_]\w*\}(?![<>])"
 )
-# `# sbatch --nodes 2` documents the script's use: only capitals, or no blank, indicate a misspelt request.
+# Only capitals, or no blank, indicate a misspelt request. `# sbatch --nodes 2` only documents the script's use.
 _ALMOST = re.compile(r"(?:\s*#\s*SBATCH|#(?P<typo>S[BATCH]{4,6}|SB[ATCHatch]{4}|[Ss]batch|BATCH))(?P<rest>\s+-.*)")
-_GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")  # Two requests on one line: sbatch treats the second as a comment.
+_GLUED = re.compile(r"\S#SBATCH(?P<rest>\s+-.*)")  # On a line with two requests, the second is a comment.
 _PLACEHOLDER = re.compile(
     r"<[^<>\s][^<>]*>|\{\{.*?\}\}|\$?\{(?!\w+:[-=?+])[^{}]*\}|\[[A-Za-z_ ]+\]|\b(?:XXX+|FIXME|TODO|REPLACE_ME)\b|%\w*\("
 )
@@ -57,7 +57,7 @@ _SHEBANGS = (  # Rule, pattern of a wrong first line, its replacement, message.
 
 
 def form(job: Job) -> Iterator[Finding]:
-    """no-shebang, shebang-words, dos-line-ends."""
+    """no-shebang, shebang-words, dos-line-ends: the first line or the line ends of the script are wrong."""
     script, first = job.script, job.script.first_line
     if not script.complete:
         return
@@ -68,9 +68,9 @@ def form(job: Job) -> Iterator[Finding]:
         message += " (a byte order mark precedes it)" if script.text.startswith("\ufeff") else ""
         message += f" (line {number} does: make it the first)" if number > first else ""
         meant = (shebang,) if shebang else ("#!/bin/bash", script.lines[0].lstrip("\ufeff"))
-        # A file without options of sbatch may be a program in another language.
+        # Without options of sbatch, the file may be a program in another language, so offer no edit.
         known = (shebang or "#SBATCH" in script.text) and not script.shell.root.has_error
-        known = known and len(re.findall("(?m)^#!/", script.text)) < 2  # Several scripts in one file must be separated.
+        known = known and len(re.findall("(?m)^#!/", script.text)) < 2  # Not several scripts in a file.
         edit = Edit(number, (), above=(first, shebang), safe=True) if number > first else Edit(first, meant, safe=True)
         yield Finding(first, "no-shebang", message, meant[0], edit if known else None)
     for rule, pattern, instead, message in _SHEBANGS:
@@ -97,11 +97,11 @@ def syntax(job: Job) -> Iterator[Finding]:
 
 
 def continued(job: Job) -> Iterator[Finding]:
-    """line-as-command: bash runs the rest of a command, or a variable's name before a blank, as a separate command."""
+    """line-as-command: bash runs as a command what was meant as the rest of a command or as an assignment."""
     for command in (*job.script.commands, *job.inner):
         first, second = [*(word.raw for word in command.words), "", ""][:2]
         source, cause, fix, edit = job.script.source(command.line), " as a command", "", None
-        # Not the name of a program: all capitals, or a variable that the script reads.
+        # A name in capitals, or of a variable that the script reads, is not the name of a program.
         called = re.fullmatch(r"[A-Z_][A-Z\d_]*", first) or re.search(rf"\$\{{?{re.escape(first)}\b", job.code)
         kept = any(re.fullmatch(rf'"?\$\{{?{name}\}}?"?', word.raw) for name, word in command.assignments)
         again = [x.line for x in command.words[1:-1] if x.text == command.name and x.line > command.line]
@@ -128,7 +128,7 @@ def continued(job: Job) -> Iterator[Finding]:
 
 
 def spooled(job: Job) -> Iterator[Finding]:
-    """script-folder: the script uses its own folder, which is Slurm's spool folder in a job."""
+    """script-folder: the script uses its own folder, but in a job, this is Slurm's spool folder."""
     known = re.search(r"SLURM_SUBMIT_DIR|\bscontrol show (-\S+ )?job\b|\bsbatch\b", job.code) or job.script.expanded
     for number, line in enumerate(job.code.split("\n"), job.script.first_line):
         found = _OWN_FOLDER.search(line)
@@ -139,11 +139,11 @@ def spooled(job: Job) -> Iterator[Finding]:
 
 
 def words(job: Job) -> Iterator[Finding]:
-    """unknown-option, site-option, malformed-option, typographic-dash, for sbatch and srun."""
+    """unknown-option, site-option, malformed-option, typographic-dash: words that sbatch or srun refuses."""
     read, known_here = set[int](), {f"--{name}" for name in job.site.options}
     for problem in (each for options in job.components for each in options.problems):
         source = job.script.source(problem.line)
-        # sbatch refuses the line before it reaches this word; the value of a $ is known only when the shell runs.
+        # Skip a second refused word of a line, and a line with a $, whose value is known only when the shell runs.
         again = problem.rule == "malformed-option" and problem.line in read
         read.add(problem.line)
         if again or (job.script.expanded and "$" in source) or problem.word.partition("=")[0] in known_here:
@@ -172,19 +172,19 @@ def _placeholder(line: int, source: str, cause: str = " before you submit") -> F
 
 
 def _passed_over(script: Script) -> Iterator[tuple[int, str, list[str], bool, bool]]:
-    """Yield lines that look like requests but are not: line, words, options, late (bool), misspelt (bool)."""
+    """Yield lines that look like requests but are not: (line, words, options, whether late, whether misspelt)."""
     last = script.commands[-1].last_line if script.commands else script.first_line + len(script.lines)
     for number, line in enumerate(script.lines, script.first_line):
         late = number > script.first_command
         match, almost = DIRECTIVE.match(line), _ALMOST.fullmatch(line)
         glued = _GLUED.search(line) if match and not late else None
-        aside = not match and almost and not almost["typo"] and number > last  # Disabled below the last command.
+        aside = not match and almost and not almost["typo"] and number > last  # It is disabled.
         looks = glued or (late and script.is_shell and match) or (not match and almost)
         if number in script.shell.quoted_lines or not looks or aside:
             continue
         words = split_directive(looks["rest"]) or [""]
         options = read_options(words, number, "sbatch")
-        # A word that is not an option is the script's name: the line documents its use.
+        # If the line has a word that is not an option (the script's name), it only documents the script's use.
         usage = almost is not None and any("neither an option" in problem.message for problem in options.problems)
         if words[0].startswith("-") and not usage:
             names = [option.name for option in options.given]
@@ -192,16 +192,16 @@ def _passed_over(script: Script) -> Iterator[tuple[int, str, list[str], bool, bo
 
 
 def ignored(job: Job) -> Iterator[Finding]:
-    """ignored-option: lines that look like options but are ignored."""
+    """ignored-option: sbatch ignores a line that looks like options."""
     passed_over = [*_passed_over(job.script)]
     live = {option.name for options in job.components for option in options.given}
-    # A line with a blank is disabled on purpose if another line sets the same option.
+    # A line `# SBATCH` is disabled on purpose if another line sets the same option.
     decided = live.union(*(group for group in _ALTERNATIVES if group & live))
     decided |= _SHAPING if re.search(r"(?i)\b(remove the (white)?space|uncomment)", job.script.text) else set()
     spaced = Counter(name for _, _, names, late, typo in passed_over for name in names if not late and not typo)
     decided |= {name for name, times in spaced.items() if times > 1}
     if not (job.options.given or job.script.path.suffix in _JOB_SUFFIXES or any(late for *_, late, _ in passed_over)):
-        return  # No line is for sbatch: lines that look like options are examples.
+        return  # The script is not for sbatch, so such lines are examples.
     for number, text, given, late, typo in passed_over:
         names = set(given)
         if not (names - live if late or typo else names & _SHAPING - decided):
@@ -215,7 +215,7 @@ def ignored(job: Job) -> Iterator[Finding]:
 
 
 def values(job: Job) -> Iterator[Finding]:
-    """bad-value, variable-in-option, placeholder."""
+    """bad-value, variable-in-option, placeholder: a value that sbatch refuses or does not expand, or a placeholder."""
     for option in (option for options in job.components for option in options.given):
         if job.script.expanded and "$" in option.value:
             continue
@@ -229,7 +229,7 @@ def values(job: Job) -> Iterator[Finding]:
             cause = ": it is part of the name"
             message = f"sbatch does not expand {match[0]} in --{option.name}{cause}"
             user = option.name in ("output", "error") and re.match(r"\$\{?(USER|USERNAME|LOGNAME)\b", match[0])
-            # A path without a folder is relative to where sbatch is called.
+            # Without these variables, the path is relative to the folder where sbatch is called, which is the same.
             here = option.name != "chdir" and re.match(r"\$\{?(PWD|SLURM_SUBMIT_DIR)\b", match[0])
             fixed = source.replace(match[0], "%u") if user else source.replace(match[0] + "/", "") if here else ""
             fix = "the full path" if "/" in option.value else ""
@@ -238,7 +238,7 @@ def values(job: Job) -> Iterator[Finding]:
 
 
 def unfilled(job: Job) -> Iterator[Finding]:
-    """Yield `placeholder` for words of commands that must still be filled in; bash reads <NAME> as redirections."""
+    """Yield `placeholder` for words of commands that must still be filled in. (bash reads <NAME> as redirections.)"""
     lines, quoted = enumerate(job.code.split("\n"), job.script.first_line), job.script.shell.quoted_lines
     bare = ((line, re.sub(r"\"[^\"]*(\"|$)|'[^']*('|$)|\$\{[^}]*\}", "''", text)) for line, text in lines)
     found = [(line, _ANGLED.search(text)) for line, text in bare if line not in quoted]
@@ -249,7 +249,7 @@ def unfilled(job: Job) -> Iterator[Finding]:
 
 
 def _to_fill_in(option: Given, refused: bool) -> bool:
-    """Return whether a value is a placeholder; for an option with a fixed format, only if sbatch refuses it."""
+    """Return whether a value is a placeholder. If the option has a fixed format, sbatch must also refuse the value."""
     if not refused:
         name = option.name in _NAMES and re.search(_UNFILLED_NAME, option.value)
         path = _WORD_TO_FILL_IN.search(option.value) or re.search(_PATH_TO_FILL_IN, option.value)
@@ -269,15 +269,15 @@ def _refused(job: Job, option: Given) -> Finding:
     return Finding(option.line, "bad-value", message, fix, edit, cause=cause)
 
 
-# Times, memory and GPUs: the texts that sbatch accepts.
+# The texts that sbatch accepts for times, memory and GPUs.
 _MEANT: Sequence[tuple[str, str | Callable[[re.Match[str]], str]]] = (
     (r"(?i)^(\d+)\s*m(ins?|inutes?)?$", r"\1"), (r"(?i)^(\d+)\s*h(ours?|rs?)?$", r"\1:00:00"),
     (r"(?i)^(\d+)\s*d(ays?)?$", r"\1-00:00:00"), (r"(?i)^(\d+)\s*([mgt])i?b?$", r"\1\2"),
     (r"(?i)^(\d+\.\d+)\s*gi?b?$", lambda found: f"{float(found[1]) * 1024:.0f}M"),
     (r"^gpus?[=:](\d+)$", r"gpu:\1"), (r"^gpus?[=:](\w*[A-Za-z]\w*)[:=](\d+)$", r"gpu:\1:\2"), (r"$", ":1"),
 )  # fmt: skip
-# Each was compared with a real sbatch (tests/launch/slurm/test_lint_against_sbatch.py), which accepts more than its
-# manual says: `--time=1:99`, `--mem=4GB`, `--nodes=-1`.
+# A test compares each parser with a real sbatch (tests/launch/slurm/test_lint_against_sbatch.py), which accepts more
+# than its manual says: `--time=1:99`, `--mem=4GB`, `--nodes=-1`.
 _TIME = re.compile(r"(?i)unlimited|infinite|-\d+|\d+-(\d+(:\d+){0,2})?|\d+(:\d+){0,2}")
 _MEMORY = re.compile(r"(?i)\d+([kmgt]b?)?")
 _FORMS: Sequence[tuple[str, Callable[[str], object], str, str]] = (  # Options, their parser, the expected form.
@@ -295,7 +295,7 @@ _FORM_OF = {name: form[1:] for form in _FORMS for name in names_in(form[0])}
 
 
 def together(job: Job) -> Iterator[Finding]:
-    """options-contradict, memory-in-megabytes, repeated-option: options that sbatch refuses together or overrides."""
+    """options-contradict, memory-in-megabytes, repeated-option: options that contradict or override each other."""
     steps = ((step.layers[0].slurm, _REFUSED_TOGETHER[:1]) for step in job.steps)
     for options, groups in (*((options, _REFUSED_TOGETHER) for options in job.components), *steps):
         for given in ([option for name in names if (option := options.last(name))] for names in groups):
@@ -303,7 +303,7 @@ def together(job: Job) -> Iterator[Finding]:
                 message = f"Slurm refuses {' and '.join(f'--{option.name}' for option in given)} together"
                 yield Finding(max(option.line for option in given), "options-contradict", message, "keep one of them")
     for options, shape in zip(job.components, job.shapes, strict=True):
-        for option in (each for each in options.given if each.name != "mail-type"):  # sbatch reads all of these.
+        for option in (each for each in options.given if each.name != "mail-type"):  # It may be repeated.
             if (holds := options.last(option.name)) and holds.value != option.value:
                 cause = f" is replaced by {holds.value} on line {holds.line}"
                 message = f"--{option.name}={option.value}{cause}"
@@ -328,7 +328,7 @@ def together(job: Job) -> Iterator[Finding]:
 
 
 def dependency(job: Job) -> Iterator[Finding]:
-    """fixed-dependency: the id of one job in a script that is submitted more than once."""
+    """fixed-dependency: a script, which can be submitted many times, depends on the id of one certain job."""
     for options in job.components:
         if (after := options.last("dependency")) and re.search(r"after\w*:\d{4,}", after.value):
             message = f"--dependency={after.value} fits one submission: the next one has no such job to wait for"
@@ -337,7 +337,7 @@ def dependency(job: Job) -> Iterator[Finding]:
 
 
 def site(job: Job) -> Iterator[Finding]:
-    """site-partition, site-required: violations of the site's file: unknown partitions, missing options."""
+    """site-partition, site-required: by the site's file, a partition does not exist or an option is missing."""
     given = [option for options in job.components for option in options.given]
     elsewhere = any(option.name == "clusters" for option in given)
     for option in (each for each in given if each.name == "partition" and job.site.partitions and not elsewhere):
@@ -347,7 +347,7 @@ def site(job: Job) -> Iterator[Finding]:
             message = f"this site has no partition {' and '.join(absent)}" + (f"; did you mean {near}?" if near else "")
             yield Finding(option.line, "site-partition", message, f"one of {', '.join(job.site.partitions)}")
     missing = {slurm.SBATCH_SHORT.get(name, name) for name in job.site.required} - {option.name for option in given}
-    # A fragment, or a script submitted by another script, may get the option elsewhere.
+    # A fragment, or a script that another script submits, may get the option from elsewhere.
     if given and missing and job.script.complete and not job.script.outer:
         message = f"this site requires {' and '.join(f'--{name}' for name in sorted(missing))}"
         yield Finding(min(option.line for option in given), "site-required", message)

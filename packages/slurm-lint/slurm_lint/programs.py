@@ -1,4 +1,4 @@
-"""Teach the linter programs whose processes are ranks, and read a site's file."""
+"""Teaching the linter a program whose processes are ranks, and reading the file of a site."""
 
 import re
 import tomllib
@@ -20,29 +20,29 @@ SITE_VARIABLE = "SLURM_LINT_SITE"
 
 
 class Program(Protocol):
-    """A program whose processes are ranks; if srun starts one process per node, it starts a rank for each GPU there.
+    """A program whose processes are ranks. As the only process on a node, it starts a rank for each GPU of the node.
 
-    `rules` are the program's own rules, reported by `check`.
+    `rules`: the program's own rules, whose findings `check` yields.
     """
 
     rules: "Sequence[Rule]"
 
     def script_word(self, words: Sequence[str], *, image: bool) -> int | None:
-        """Return the index of the user's script among the words; 0: there is no script; None: not this program.
+        """Return the index of the user's script in the words, 0 without a script, None if it is not this program.
 
-        The first word is a command or a module, or the name of an `image` whose entry point reads the other words.
+        The first word is a command or a module; with `image=True`, an image whose entry point reads the other words.
         """
 
     def check(self, job: "Job") -> "Iterator[Finding]":
-        """Yield findings about the lines of a job that start the program."""
+        """Yield the findings about those lines of a job that start the program."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """A cluster as its administrator describes it in a TOML file; entries that are absent are not checked.
+    """A cluster as its administrator describes it in a TOML file. Entries that are missing there are not checked.
 
-    slurm: the version, such as 23.02. partitions: the existing ones. required: options that every job must give.
-    options: options that plugins add to sbatch and srun. disable: rules, by code or name, that are turned off.
+    slurm: the version, such as 23.02. partitions: all partitions. required: the options that every job must set.
+    options: options that plugins add to sbatch and srun. disable: codes or names of the rules to turn off.
     """
 
     slurm: float | None = None
@@ -54,7 +54,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the linter was asked: the site, the programs that it was taught, and whether to show advice."""
+    """What the linter has to consider: the site, the taught programs, and whether to show advice."""
 
     site: Site = field(default_factory=Site)
     programs: tuple[Program, ...] = ()
@@ -67,8 +67,8 @@ NOTHING = Asked()
 def read_site(path: str | None, slurm: str | None = None) -> Site:
     """Load the site's file: `path`, else the file named by $SLURM_LINT_SITE, else /etc/slurm-lint.toml if it exists.
 
-    `slurm` is a version given on the command line, which overrides the file's. UsageError: there is no such file, or
-    one of its lines is not understood.
+    `slurm`: the version on the command line, which overrides the version in the file. UsageError: there is no such
+    file, or one of its lines is wrong.
     """
     name = path or environ.get(SITE_VARIABLE) or SITE_FILE
     said: Mapping[str, Any] = {}

@@ -19,17 +19,17 @@ _HOSTNAME = re.compile(r"\$\(\s*hostname[^|)]*\)|`hostname[^`]*`|\$\{?(HOSTNAME|
 _MASTER_NAMES = ("MASTER_ADDR", "master_addr", "rdzv_endpoint", "main_process_ip")
 _PORT_NAMES = ("rdzv_endpoint", "init_method", "MASTER_PORT", "master_port", "main_process_port")
 _LIST = r"\$\{?SLURM(?:_JOB|_STEP)?_NODELIST\b\}?"
-# Only pipelines with a certain result: the last line, or a line by its number from the second on.
+# Matches only pipelines that certainly pick a later line: the last line, or a line by a number of at least 2.
 _LATER_LINE = re.compile(r"\|\s*(tail\s+(-n\s*|-)1|sed\s+(-n\s+)?['\"]?([2-9]p|[2-9]!d|[2-9]q;d|\$p)['\"]?"
                          r"|awk\s+['\"]?NR\s*==\s*[2-9]\d*\s*(\{\s*print[^|]*\})?['\"]?)\s*\)?$")  # fmt: skip
 _SHOW = "scontrol show hostname"
 _OF_A_JOB = re.compile(r"(?<!\\)\$\{?(SLURM_(?:\w*ID|(?:JOB_)?NODELIST|NNODES|NTASKS))\b(?!:?[-=+?])")
 _INHERITED = names_in("PATH HOME USER PWD HOSTNAME TMPDIR SCRATCH WORK LD_LIBRARY_PATH PYTHONPATH")
-"""Variables that may already be exported in sbatch's environment."""
+"""The variables that the environment of sbatch may already export to the job."""
 
 
 class _Setting(NamedTuple):
-    """A place where the script sets a master or a port: its unexpanded value, and the shell that evaluates it."""
+    """A place where the script sets a master or a port: its unexpanded value, and whether each task evaluates it."""
 
     name: str
     word: Word
@@ -57,7 +57,7 @@ def _uses_c10d(launch: Launch | None) -> bool:
 
 
 def master(job: Job) -> Iterator[Finding]:
-    """master-per-task, master-is-localhost, master-fixed, master-not-first, master-not-a-host."""
+    """master-per-task, master-is-localhost, master-fixed, master-not-first, master-not-a-host: the master is wrong."""
     spanning = [launch for launch in job.launches if _spans(job, launch, apart=True)]
     ddp = any(job.shows_ddp(launch) for launch in spanning)
     c10d = all(_uses_c10d(launch) for launch in spanning)
@@ -70,7 +70,7 @@ def master(job: Job) -> Iterator[Finding]:
         rule, message = _judge(job, setting, host, c10d or _uses_c10d(setting.launch))
         if not rule or again:  # A wrong MASTER_ADDR is reported where it is set.
             continue
-        # A program may or may not read an exported address; a launcher's own option certainly takes effect.
+        # The program may ignore an exported address, but an option of a launcher certainly takes effect.
         counts = setting.launch is not None and setting.name != "MASTER_ADDR"
         fix = f"export MASTER_ADDR={FIRST_HOST}"
         if setting.name != "MASTER_ADDR":
@@ -80,7 +80,7 @@ def master(job: Job) -> Iterator[Finding]:
 
 
 def hosts(job: Job) -> Iterator[Finding]:
-    """hosts-in-one-word: an array that should hold one host in each element."""
+    """hosts-in-one-word: an array contains all hosts in one element instead of one host in each element."""
     for name, word in job.script.assignments:
         quoted = re.fullmatch(r'\("([^"]*)"\)', word.raw)
         later = re.search(rf"\$\{{{name}\[(?![0@*]\])[^]]*\]", job.code)
@@ -97,17 +97,17 @@ def _assigned(job: Job, setting: _Setting, line: str) -> Edit | None:
 
 
 def _spans(job: Job, launch: Launch, apart: bool = False) -> bool:
-    """Return whether a launch is one run on several nodes; apart: also one node's part of it, by its own options."""
+    """Return whether a launch is a run on several nodes; with `apart=True`, also if it is one node's part of a run."""
     shape, layer = job.shape_at(launch), launch.layer("per-node")
     part = apart and layer is not None and (job.number(launch, layer, "nnodes", "num_machines") or 1) > 1
     under = launch.layer("srun") is not None or launch.layer("mpirun") is not None or part
-    # If --nodes is still to be filled in, --nnodes gives the number.
+    # If --nodes is a placeholder, a variable in --nnodes shows that there are several nodes.
     to_fill_in = shape is not None and not shape.nodes_known and "$" in ((layer and layer.option("nnodes")) or "")
     return shape is not None and (shape.nodes > 1 or to_fill_in) and under and launch.trains
 
 
 def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str]:
-    """Return the rule that a master's host violates and the message; empty strings if there is none."""
+    """Return the rule that the host of a master violates, and the message; two empty texts if the host is right."""
     expanded, nodes = job.variables.expand(host), job.options.value("nodelist") or ""
     if setting.per_task and _HOSTNAME.search(host) and "SLURM_PROCID" not in job.code:
         return "master-per-task", "each task uses its own host as the master"
@@ -117,7 +117,7 @@ def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str
         return "master-not-a-host", "a node list such as n[1-4] is not a host name"
     element = re.fullmatch(r'"?\$\{(\w+)\[\s*(-?\d+)\s*\]\}"?', expanded)
     array, index = (job.variables.values.get(element[1], ""), int(element[2])) if element else ("", 0)
-    # In nodes=("$list") the quotes keep all hosts in one word.
+    # In nodes=("$list"), the quotes make all hosts one element.
     quoted = re.fullmatch(r'\s*"([^"]*)"\s*', array)
     whole = index == 0 and quoted and _SHOW in job.variables.expand(quoted[1])
     if whole or re.fullmatch(r"\$\(\s*scontrol\s+show\s+hostnames?\b[^|()]*\)", expanded):
@@ -133,7 +133,7 @@ def _judge(job: Job, setting: _Setting, host: str, c10d: bool) -> tuple[str, str
 
 
 def backend(job: Job) -> Iterator[Finding]:
-    """c10d-without-endpoint, node-rank-missing: torchrun's nodes cannot find each other, or each acts as first."""
+    """c10d-without-endpoint, node-rank-missing: torchrun's nodes cannot meet, or all act as the first node."""
     for launch in job.launches:
         layer = launch.layer("per-node")
         if layer is None or layer.name in ("deepspeed", "accelerate") or not _spans(job, launch):
@@ -151,7 +151,7 @@ def backend(job: Job) -> Iterator[Finding]:
 
 
 def too_early(job: Job) -> Iterator[Finding]:
-    """expanded-too-early: the batch shell expands a task's variables, or the submitting shell those of the job."""
+    """expanded-too-early: the batch shell expands a variable of a task, or the submitting shell one of the job."""
     submitted = job.script.expanded and not any(re.search("#SBATCH|SLURM_", line) for line in job.script.outer)
     for number, line in enumerate(job.script.lines if submitted else (), job.script.first_line):
         if match := _OF_A_JOB.search(line):
@@ -184,8 +184,8 @@ def too_early(job: Job) -> Iterator[Finding]:
 
 
 def port(job: Job) -> Iterator[Finding]:
-    """fixed-port, port-per-task."""
-    # torchrun, accelerate and deepspeed read their own options; a MASTER_PORT only printed or defaulted has no effect.
+    """fixed-port, port-per-task: two jobs on a node use the same port, or the tasks of a run use different ports."""
+    # torchrun, accelerate and deepspeed ignore MASTER_PORT unless the script passes it to them in an option.
     launched = job.trainings and all(launch.layer("per-node") for launch in job.trainings)
     own = (command for command in (*job.script.commands, *job.inner) if command.name not in ("echo", "printf"))
     words = (word.raw for command in own for word in (*command.words, *(word for _, word in command.assignments)))
@@ -198,7 +198,7 @@ def port(job: Job) -> Iterator[Finding]:
             text = text.rpartition(":")[2] if ":" in text else ""
         expanded = job.variables.expand(text)
         if re.fullmatch(r"\d+", expanded) and expanded != "0" and not job.has_whole_nodes:
-            # If a variable carries the number to its use, report the line where the number is written.
+            # If the setting reads the number from a variable, report the line that sets this variable.
             written = (word.line for _, word in job.script.assignments if re.search(rf"\b{expanded}\b", word.raw))
             line = next(written, setting.word.line)
             message = f"port {expanded} is fixed: two jobs on one node collide"
@@ -213,7 +213,7 @@ def port(job: Job) -> Iterator[Finding]:
 
 
 def default_port(job: Job) -> Iterator[Finding]:
-    """fixed-port: torchrun or deepspeed uses its default port on one node."""
+    """fixed-port: torchrun or deepspeed uses its default port on a node that other jobs may share."""
     for launch in job.trainings if not job.has_whole_nodes and "PET_" not in job.code else ():
         layer, shape, c10d = launch.layer("per-node"), job.shape_at(launch), _uses_c10d(launch)
         told = {"standalone", "rdzv_endpoint", "rdzv_conf", "" if c10d else "master_port"}
@@ -230,7 +230,7 @@ def default_port(job: Job) -> Iterator[Finding]:
 
 
 def unexported(job: Job) -> Iterator[Finding]:
-    """not-exported: a launch's shell or its tasks read a variable that the script sets but does not export."""
+    """not-exported: a program that the script starts reads a variable that the script sets but does not export."""
     for launch in job.launches:
         container, shape = launch.layer("container"), job.shape_at(launch)
         if container and container.name not in ("apptainer", "singularity"):

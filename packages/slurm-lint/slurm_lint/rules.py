@@ -6,18 +6,18 @@ from typing import Literal, NamedTuple, get_args
 
 Level = Literal["error", "warning", "advice"]
 LEVELS = get_args(Level)
-"""An error is certain, a warning is likely, advice is shown on request."""
+"""An error is certainly right, a warning probably; advice is shown only on request."""
 
 
 class Rule(NamedTuple):
-    """A rule: its code, its name, the level of most of its findings, and the reason for it."""
+    """A rule with its code, its name, the level of most of its findings, and the reason why it exists."""
 
     code: str
     name: str
     level: Level
     why: str
     versions: tuple[float, float] | None = None
-    """The affected versions of Slurm: the first, up to but not including the second. Reported only if --slurm is in them."""
+    """The first affected version of Slurm, and the first that is not affected. Findings need a --slurm in between."""
 
 
 RULES: tuple[Rule, ...] = (
@@ -60,7 +60,7 @@ RULES: tuple[Rule, ...] = (
     Rule("NTH219", "step-takes-all", "warning", "A step without --ntasks gets all tasks of the job: simultaneous steps each start all tasks, or wait for each other."),
     Rule("NTH223", "unset-variable", "warning", "Slurm sets SLURM_GPUS only for --gpus, and SLURM_GPUS_PER_NODE only for --gpus-per-node: with --gres both are empty. SLURM_NTASKS is empty in a batch shell without --ntasks. Names that Slurm never sets, such as SLURM_CPUS_PER_NODE or SLURM_WORKING_DIR, are reported if the script neither sets nor tests them."),
     Rule("NTH224", "shell-word", "error", "srun starts programs: cd, source, export and module are shell builtins or functions, which srun cannot find or which have no effect in a task. A whole command line in quotes is not a program, nor is A=1 (also under mpirun, nohup and timeout). srun without any program is reported too."),
-    # How the ranks find each other.
+    # How the ranks connect.
     Rule("NTH301", "master-per-task", "error", "If each task calls hostname, each node uses a different master. As in all rules about the master, it is a warning if the program is unknown."),
     Rule("NTH302", "master-is-localhost", "error", "On each node, localhost means that node."),
     Rule("NTH303", "master-fixed", "warning", "The job may run on other nodes: its ranks then wait for a host that is not one of these nodes."),

@@ -13,17 +13,17 @@ from tree_sitter import Language, Node, Parser
 STATEMENTS = ("command", "declaration_command", "variable_assignment", "variable_assignments", "unset_command",
               "test_command")  # fmt: skip
 REPEATED = ("for_statement", "c_style_for_statement", "while_statement", "function_definition")
-"""Nodes whose commands may run repeatedly."""
+"""The types of nodes whose commands may run several times."""
 CONDITIONAL = ("if_statement", "elif_clause", "else_clause", "case_item", "list", *REPEATED)
 _WRAPPING = ("list", "pipeline", "redirected_statement", "negated_command", "subshell", "compound_statement")
-_INSIDE = ("comment", "heredoc_body", "command_substitution", "process_substitution", "array")  # No commands inside.
+_INSIDE = ("comment", "heredoc_body", "command_substitution", "process_substitution", "array")  # Not searched.
 _NO_WORD = ("file_redirect", "heredoc_redirect", "herestring_redirect", "comment")
 _QUOTED = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|(["'])""", re.DOTALL)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
 PARSE_LIMIT_S = 60
 _BASH = Language(tree_sitter_bash.language())
-# The scanner of tree-sitter-bash calls C's isalpha() for any character after `{`; above U+00FF that reads outside
-# libc's table, and the process crashes. So each non-ASCII byte is passed to it as two letters from U+00C0 up.
+# tree-sitter-bash calls C's isalpha() for any character after `{`. Above U+00FF, isalpha() reads outside libc's table,
+# and the process crashes. So the parser gets each non-ASCII byte as two letters between U+00C0 and U+00CF.
 _LETTERS = {byte: chr(0xC0 + byte // 16) + chr(0xC0 + byte % 16) for byte in range(0x80, 0x100)}
 _BYTES = {letters: chr(byte) for byte, letters in _LETTERS.items()}
 
@@ -33,13 +33,13 @@ def _shown(text: str) -> bytes:
 
 
 def _written(shown: bytes) -> str:
-    # A node that the grammar could not parse may end inside a character.
+    # If the grammar could not parse a node, the node may end inside a character.
     text = re.sub("[\xc8-\xcf][\xc0-\xcf]", lambda found: _BYTES[found[0]], shown.decode("utf-8", "replace"))
     return text.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
 def unquote(raw: str) -> str:
-    """Return a word as the program receives it, with expansions left unexpanded."""
+    """Remove a word's quotes as the shell does; return it without expanding variables or commands."""
 
     def plain(match: re.Match[str]) -> str:
         doubled = re.sub(r'\\([\\"`$\n])', lambda m: m[1].strip("\n"), match[2] or "")
@@ -50,14 +50,14 @@ def unquote(raw: str) -> str:
 
 @dataclass(frozen=True)
 class Word:
-    """A word as written, including quotes, and its line."""
+    """A word as written, with its quotes, and the number of its line."""
 
     raw: str
     line: int
 
     @property
     def text(self) -> str:
-        """The word without its quotes; expansions are left unexpanded."""
+        """The word without its quotes. Variables and commands in it are not expanded."""
         return unquote(self.raw)
 
 
@@ -73,7 +73,7 @@ class Command:
 
     @property
     def name(self) -> str:
-        """The first word, without its folder."""
+        """The first word without its folder; "" if the command has no words."""
         return self.words[0].text.rsplit("/", 1)[-1] if self.words else ""
 
     @cached_property
@@ -83,12 +83,12 @@ class Command:
 
     @property
     def declared(self) -> list[tuple[str, Word]]:
-        """The assignments to shell variables: `A=1`, `export A=1`, `declare -x A=1`."""
+        """The assignments to shell variables (`A=1`, `export A=1`, `declare -x A=1`), but not that in `A=1 program`."""
         return [] if self.words and self.node.type == "command" else list(self.assignments)
 
     @property
     def parent_type(self) -> str:
-        """The type of the node that contains the command; "program" at the top level."""
+        """The type of the node around the command; "program" at the top level of the script."""
         return self.node.parent.type if self.node.parent is not None else ""
 
     def within(self, *kinds: str) -> bool:
@@ -103,7 +103,7 @@ class Command:
 
 
 def ancestors(node: Node) -> Iterator[Node]:
-    """Yield the nodes that contain a node, the nearest first."""
+    """Yield the nodes that contain a node, from the innermost to the outermost."""
     while (above := node.parent) is not None:
         yield above
         node = above
@@ -120,9 +120,9 @@ def text_of(node: Node) -> str:
 
 
 class ShellText:
-    """A parsed script. `first_line` is the number of its first line in its file.
+    """A parsed script. `first_line`: the line number of its first line in the file.
 
-    `on_one_line`: the text comes from elsewhere, and findings in it are reported on the line that refers to it.
+    With `on_one_line=True`, the text is from elsewhere, and all its findings are reported on the line `first_line`.
     """
 
     def __init__(self, text: str, first_line: int = 1, on_one_line: bool = False) -> None:
@@ -131,15 +131,15 @@ class ShellText:
 
     @cached_property
     def code(self) -> str:
-        """The text without comments; a # in quotes also counts as a comment."""
+        """The text without comments. Text after a # in quotes is removed too."""
         return re.sub(r"(?m)(?<!\S)#.*", "", self.text)
 
     def line_of(self, node: Node, *, end: bool = False) -> int:
-        """Return the line on which a node begins, or ends."""
+        """Return the number of the line on which a node begins or, with `end=True`, ends."""
         return self.first_line + (0 if self.on_one_line else (node.end_point if end else node.start_point).row)
 
     def _nodes(self, leaves: tuple[str, ...] = ()) -> Iterator[Node]:
-        """Yield the nodes in textual order, without descending into nodes of the types in `leaves`."""
+        """Yield the nodes in the order of the text, but no nodes inside those whose type is in `leaves`."""
         stack = [self.root]
         while stack:
             yield (node := stack.pop())
@@ -147,7 +147,7 @@ class ShellText:
 
     @cached_property
     def commands(self) -> list[Command]:
-        """The commands in textual order, up to an `exit` that is always reached."""
+        """The commands in the order of the text, up to an `exit` at the top level."""
         nodes = self._nodes((*STATEMENTS, *_INSIDE))
         found = [self._command(node) for node in nodes if node.type in STATEMENTS]
         ends = (at for at, each in enumerate(found, 1) if each.name == "exit" and each.parent_type == "program")
@@ -155,7 +155,7 @@ class ShellText:
 
     @property
     def heredocs(self) -> Iterator[tuple[str, int, bool]]:
-        """Yield the here-documents in order: text, first line, and whether the shell expands it."""
+        """Yield (text, first line, whether the shell expands it) of each here-document, in order."""
         for node in self._nodes():
             parts = {child.type: child for child in node.children if node.type == "heredoc_redirect"}
             if "heredoc_body" in parts and "heredoc_start" in parts:
@@ -165,8 +165,8 @@ class ShellText:
 
     @cached_property
     def quoted_lines(self) -> set[int]:
-        """The numbers of lines that begin inside quotes or a here-document."""
-        kinds = {"string": 1, "raw_string": 1, "ansi_c_string": 1, "heredoc_body": 0}  # Lines before the inside.
+        """The numbers of the lines that begin inside quotes or inside a here-document."""
+        kinds = {"string": 1, "raw_string": 1, "ansi_c_string": 1, "heredoc_body": 0}  # Offset of the first line.
         spans = ((self.line_of(x) + kinds[x.type], self.line_of(x, end=True)) for x in self._nodes() if x.type in kinds)
         return {line for first, last in spans for line in range(first, last + 1)}
 
@@ -180,13 +180,13 @@ class ShellText:
             elif raw.strip() and child.type not in _NO_WORD:
                 glued = (left := child.prev_sibling) is not None and left.end_byte == child.start_byte
                 new = Word(words[-1].raw + raw, words[-1].line) if glued and words else Word(raw, line)
-                # The grammar ends a word or value at the second $ of $A:$B,$C; the remainder is not a command.
+                # The grammar ends a word at the second $ of $A:$B,$C. What remains of the word is not a command.
                 words = [*words[: len(words) - glued], new] if words or not glued else []
         return Command(tuple(words), tuple(assignments), self.line_of(node), self.line_of(node, end=True), node)
 
 
 def ends_parser(text: str) -> bool:
-    """Parse a text in a child process; return whether the parser crashes or takes longer than PARSE_LIMIT_S."""
+    """Return whether the parser crashes on a text or takes longer than PARSE_LIMIT_S; a child process tries this."""
     child = get_context("fork").Process(target=Parser(_BASH).parse, args=(_shown(text),))
     child.start()
     child.join(PARSE_LIMIT_S)
@@ -196,8 +196,8 @@ def ends_parser(text: str) -> bool:
 
 
 def split_words(text: str, line: int) -> list[Word]:
-    """Split an unquoted expansion into words as a shell does, keeping quoted parts together."""
+    """Split the value of an unquoted variable into words, but keep quoted parts together."""
     commands = ShellText(text, line, on_one_line=True).commands
-    # Leading assignments (`A=1 python …`) are words of the value too.
+    # Assignments at the beginning (`A=1 python …`) are words too.
     leading = [Word(f"{name}={word.raw}", line) for command in commands for name, word in command.assignments]
     return leading + [word for command in commands for word in command.words]

@@ -1,4 +1,4 @@
-"""Track the variables of a script as far as their values are known without running it."""
+"""Track the variables of a script whose values are known without running the script."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ from slurm_lint.shell import CONDITIONAL, Command, Word, split_words, unquote
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?:(:?[-=])([^{}$]*))?\})")
 _WHOLE = re.compile(r'"?\$\{?([A-Za-z_]\w*)(?:\[[@*]\])?\}?"?')
 PER_TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_TASK_PID")
-"""Variables that differ from task to task; the batch shell has the values of task 0."""
+"""The variables that have another value in each task. In the batch shell, they have the values of task 0."""
 _PER_TASK = "|".join(PER_TASK_VARIABLES)
 _EARLY = re.compile(
     rf"(?<!\\)(?:\$\(\((?:[^()]|\([^()]*\))*?\b({_PER_TASK})\b(?:[^()]|\([^()]*\))*\)\)"
@@ -27,38 +27,38 @@ _OPERATORS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: floordiv, ast.
 
 
 def mark_early(raw: str) -> str:
-    """Replace per-task variables that the current shell would expand by @early:NAME@, except in single quotes."""
+    """Replace each per-task variable that the current shell would expand by @early:NAME@ (not in single quotes)."""
     return _QUOTED_OR_NOT.sub(lambda x: x[0] if x[0][0] == "'" else _EARLY.sub(r"@early:\1\2@", x[0]), raw)
 
 
 def pieces(raw: str, quoted: bool) -> str:
-    """Return the single-quoted parts of a word, which the next shell expands, or else the parts that this one does."""
+    """Return the parts of a word that are in single quotes (`quoted=True`), or all other parts."""
     return "".join(piece for piece in _QUOTED_OR_NOT.findall(raw) if (piece[0] == "'") == quoted)
 
 
 @dataclass
 class Variables:
-    """The known values of the variables that a script sets; a variable that may have several values is unknown."""
+    """The known values of the variables that a script sets. If a variable may have several values, it is unknown."""
 
     values: dict[str, str] = field(default_factory=dict)
 
     def assign(self, command: Command, *, per_task: bool = False) -> None:
-        """Record a command's assignments, made in the batch shell or in each task's shell."""
+        """Record the assignments of a command in the batch shell or, with `per_task=True`, in each task's shell."""
         for name, word in command.declared:
             known, before = word.raw if per_task else mark_early(word.raw), self.values.get(name)
             raw = _COUNTED.sub("${SLURM_NNODES}", known)
             if array := re.fullmatch(rf"(\$\{{{name}\}})?\((.*)\)", raw, re.DOTALL):
                 value = f"{before} {array[2]}" if array[1] and before else array[2]
             else:
-                # The quotes inside a command are that command's.
+                # Keep the quotes inside $(…), because they belong to the command in it.
                 value = unquote(raw) if raw[:1] == "'" else self.expand(raw if raw[:2] == "$(" else unquote(raw))
-            grows = before and value.startswith(before)  # An appended option does not change the program.
+            grows = before and value.startswith(before)  # An appended option keeps the program.
             if command.within(*CONDITIONAL) and before not in (None, value) and not grows:
-                value = f"${name}"  # Only the running job knows which branch runs.
+                value = f"${name}"  # Only the running job can know the branch.
             self.values[name] = value
 
     def expand(self, text: str, slurm: Mapping[str, int | None] | None = None) -> str:
-        """Replace variables by their known values or defaults; Slurm's own variables by the values in `slurm`."""
+        """Replace the variables in a text by their known values or defaults, and Slurm's by the values in `slurm`."""
 
         def value(match: re.Match[str]) -> str:
             name = match[1] or match[2]
@@ -71,7 +71,7 @@ class Variables:
         return _VARIABLE.sub(value, text)
 
     def number(self, text: str | None, known: Mapping[str, int | None]) -> int | None:
-        """Return the number that a word expands to, with Slurm's variables from `known`; None if it is not a number."""
+        """Return the number to which a word expands; None if it is none. `known`: the values of Slurm's variables."""
         expanded = self.expand(self.expand(unquote(text or "")), known).strip()
         if arithmetic := re.fullmatch(r"\$(?:\(\(|\[)(.*)(?:\)\)|\])", expanded):
             values = {**known, **self.values}
@@ -79,7 +79,7 @@ class Variables:
         return int(expanded) if re.fullmatch(r"\d{1,9}", expanded) else None
 
     def splice(self, words: Sequence[Word]) -> list[Word]:
-        """Replace each word that consists of one known variable (or array) by the words of its value."""
+        """Replace each word that is a single known variable or array by the words of the variable's value."""
         result: list[Word] = []
         for word in (Word(_WHICH.sub(r"\1", word.raw), word.line) for word in words):
             match = _WHOLE.fullmatch(word.raw)
@@ -89,7 +89,7 @@ class Variables:
             elif " " in known.strip() and (not word.raw.startswith('"') or "[" in word.raw):
                 result += split_words(known.replace("\n", " "), word.line)
             else:
-                result.append(Word(quote(known), word.line))  # The value is not expanded a second time.
+                result.append(Word(quote(known), word.line))  # Quoted, so that it is not expanded again.
         return result
 
 

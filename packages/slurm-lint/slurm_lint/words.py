@@ -1,4 +1,4 @@
-"""Helpers for text: usage errors, counted nouns, similar names, and names that are safe to print."""
+"""Helpers for texts: usage errors, nouns with a count, similar names, and texts that are safe to print."""
 
 import re
 from collections.abc import Iterable
@@ -14,16 +14,16 @@ class UsageError(Exception):
 
 
 def counted(number: int, word: str) -> str:
-    """Return a number and its noun: 1 node, 2 nodes."""
+    """Return a number with its noun in the singular or the plural: 1 node, 2 nodes."""
     return f"{number:,} {word}{'s' * (number != 1)}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that was probably meant: one it abbreviates, the most similar, or one it begins with."""
+    """Return the known name that was probably meant: one that begins with `name` or is similar, or a prefix of it."""
     plain, typed = {each.lower(): each for each in known}, name.lower()
     names = sorted(plain, key=len, reverse=True)
     begun = [each for each in names if len(typed) >= 3 and each.startswith(typed)]
-    # In a short name, one letter is a large part.
+    # Accept less similarity for a short name, of which one letter is a large part.
     alike = get_close_matches(typed, names, n=1, cutoff=0.6 if len(name) < 4 else 0.7)
     within = [each for each in names if len(each) >= 3 and typed.startswith(each)]
     found = begun if len(begun) == 1 else alike or within
@@ -31,6 +31,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def on_one_line(text: str) -> str:
-    """Return text from outside on one line, with control characters escaped as \\x1b for the terminal."""
+    """Return a text on one line, with control characters escaped (\\x1b), so that a terminal can show it."""
     unsafe = r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
     return re.sub(unsafe, lambda found: found[0].encode("unicode_escape").decode("ascii"), text)

@@ -1,4 +1,4 @@
-"""A wrong and a right script for each rule of the linter: what the tests run."""
+"""Test data: a wrong and a right script for each rule of the linter."""
 
 # ruff: noqa: E501  (a table: each example on one line)
 
@@ -12,14 +12,14 @@ from slurm_lint.rules import Rule
 
 
 class Example(NamedTuple):
-    """Scripts of which one has a rule's fault alone, and the other none."""
+    """Two scripts: `wrong` violates only one rule, and `right` violates no rule."""
 
     wrong: str
     right: str
 
 
 class Taught:
-    """A program that the linter is taught: `noether train`, and `noether run SCRIPT`."""
+    """A program to teach the linter: `noether train` and `noether run SCRIPT`."""
 
     rules: Sequence[Rule] = ()
 
@@ -70,7 +70,7 @@ def _head(wrong: str, right: str, *, body: str = _RUN) -> Example:
     return Example(_script(wrong, body), _script(right, body))
 
 
-EXAMPLES: Mapping[str, Example] = {  # By the rule's name; none: the fault shows with a file beside the script alone.
+EXAMPLES: Mapping[str, Example] = {  # {rule: its example}; rules that need a file beside the script are missing.
     "no-shebang": Example("#SBATCH --nodes=1\nhostname\n", "#!/bin/bash\n#SBATCH --nodes=1\nhostname\n"),
     "dos-line-ends": Example("#!/bin/bash\r\nhostname\r\n", "#!/bin/bash\nhostname\n"),
     "shell-syntax": Example("#!/bin/bash\n#SBATCH --nodes=1\necho \"on $(hostname)\nhostname\n", "#!/bin/bash\n#SBATCH --nodes=1\necho \"on $(hostname)\"\nhostname\n"),

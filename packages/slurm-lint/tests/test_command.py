@@ -1,4 +1,4 @@
-"""What the command prints and how it ends: formats, silenced rules, --fix, files that cannot be read."""
+"""Test the command's output and exit code: formats, disabled rules, --fix, and files that cannot be read."""
 
 import json
 import os

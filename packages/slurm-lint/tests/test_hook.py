@@ -1,4 +1,4 @@
-"""The hook of the README, run by pre-commit, and the README's other examples."""
+"""Test the README's examples: its pre-commit hook, its site file and its commands."""
 
 import os
 import re

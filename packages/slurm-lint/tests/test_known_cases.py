@@ -1,4 +1,4 @@
-"""What strangers' scripts taught the linter: what is right and was called wrong, and faults it did not see."""
+"""Test cases from public job scripts: right scripts that the linter reported, and faults that it overlooked."""
 
 # ruff: noqa: E501  (tables)
 
@@ -25,7 +25,7 @@ def found(text: str, name: str = "job.sbatch") -> list[tuple[str, str]]:
     return [(f.rule, f.level) for f in lint_text(text, Path("/nowhere") / name, EVERYTHING)[0]]
 
 
-RIGHT = {  # name: (options, body); nothing may be found
+RIGHT = {  # name: (options, body); the linter must find nothing
     "equals-signs-of-tests-and-numbers": ("#SBATCH -n1\n", "((A = 5))\nlet 'B = 3'\n[[ $A = 5 ]] && test B = 3\nawk 'BEGIN { a = 3 }'\nC=$((A = 3)) python t.py"),
     "equals-signs-of-messages": ("#SBATCH -n1\n", "echo \"=> begin\"\nprintf '=%.0s' {1..80}\necho = x\nname =3"),
     "what-a-here-document-begins-with-is-not-known": ("", "cat > job.sh <<EOF\n$HEADER\n#SBATCH -n1\nhostname\nEOF\ncat >> job.sh <<EOF\n#SBATCH -n1\nEOF\ncat <<EOF\nA job:\n#SBATCH -n1\nEOF\nsbatch job.sh"),
@@ -608,7 +608,7 @@ def test_the_line_of_a_fixed_port_is_the_port_s() -> None:
     assert [(f.line, f.rule) for f in lint_text(text, JOB)[0]] == [(3, "fixed-port")]
 
 
-SEVERAL = {  # name: (options, body, the findings); the first three are the scripts of a popular question.
+SEVERAL = {  # name: (options, body, the findings); the first three are from a popular question on the web
     "one-launcher-a-node": ("#SBATCH --ntasks=4 --nodes=4 --ntasks-per-node=1 --gres=gpu:4\n", "srun -K python -m torch.distributed.launch --nproc_per_node=4 --use_env main.py", {("deprecated-launcher", ADVICE), ("separate-runs", FAILS)}),
     "sixteen-gpus-and-four-tasks": ("#SBATCH --ntasks=4 --nodes=4 --ntasks-per-node=4 --gres=gpu:4\n", W + "srun -K python main.py", {("one-rank-per-gpu", WARNS)}),
     "sixty-four-processes-on-sixteen-gpus": ("#SBATCH --ntasks=16 --nodes=4 --ntasks-per-node=4 --gres=gpu:4\n", "srun -K torchrun --nnodes=4 --nproc_per_node=4 main.py", {("launcher-per-task", FAILS)}),
@@ -622,7 +622,7 @@ def test_each_of_several_faults_is_found(options: str, body: str, expected: set[
     assert set(found(f"#!/bin/bash\n{options}{body}\n")) == expected
 
 
-ONE_CAUSE = {  # name: (script, the line of its one finding, what it says of the others, the rule)
+ONE_CAUSE = {  # name: (script, the line of its one finding, how the message names other lines, the rule)
     "words-to-fill-in": ("#!/bin/bash\n#SBATCH -n1\nset -e; cd /path/to/run\npython t.py /path/to/run\npython u.py /path/to/data\n", 3, " (and on lines 4 and 5) before the job can run", "placeholder"),
     "options-to-fill-in": ("#!/bin/bash\n#SBATCH -N <N>\n#SBATCH -A your_account\nhostname\n", 2, "fill in <N> (and on line 3) before you submit", "placeholder"),
     "requests-behind-a-command": ("#!/bin/bash\ndate\n#SBATCH -J a\n#SBATCH -n1\nhostname\n", 3, "(and on line 4): it stops reading at", "ignored-option"),

@@ -1,4 +1,4 @@
-"""Each rule on its own wrong and right script, right scripts of all kinds, --fix, and scripts made at random."""
+"""Test each rule on a wrong and a right script; also right scripts of all kinds, --fix, and random scripts."""
 
 # ruff: noqa: E501  (tables)
 
@@ -46,7 +46,7 @@ def test_every_rule_has_an_example_and_codes_and_names_are_unique() -> None:
     assert len({rule.code for rule in RULES}) == len({rule.name for rule in RULES}) == len(RULES)
 
 
-SITE_SAYS = {  # Options of a job: what the site says of them.
+SITE_SAYS = {  # {options of a job: the messages for a site}
     "-p cpu,gpus -A a --time=1": ["this site has no partition gpus; did you mean gpu?"],
     "-p cpu,gpu -A a -n1 --image=a.sif": ["this site requires --time"],
     "-p <yours> -A a --time=1": ["fill in <yours> before you submit"],
@@ -163,7 +163,7 @@ def test_what_is_fixed_is_the_whole_script_and_fixed_once(before: str, after: st
     assert fix_script(data, JOB, EVERYTHING)[0] == data
 
 
-UNTOUCHED = {  # Nothing here may be changed without its author: numbers, other programs' options, launchers.
+UNTOUCHED = {  # Only the author can correct these: numbers, options of other programs, launchers.
     "tasks": f"#!/bin/bash\n{TWO}#SBATCH --ntasks=2\n{W}srun -K python t.py\n",
     "time": "#!/bin/bash\n#SBATCH --time=2h\nhostname\n",
     "port": f"#!/bin/bash\n{TWO.replace('gpus-per-node=4', 'gpus-per-node=2')}export MASTER_PORT=29500\nsrun -K python t.py\n",
@@ -208,7 +208,7 @@ def test_a_fix_changes_the_script_removes_its_finding_and_brings_no_other(text: 
             assert not after - before
 
 
-SHOWN = {  # name: (script, what to write): the line as it is to be, with the options that it has besides
+SHOWN = {  # name: (script, the expected fix): the whole corrected line, with its other options
     "other-options-of-the-line": (f"{TWO.replace('node=4 ', 'node=2 ', 1)}{W}srun -K python t.py", "#SBATCH -N2 --ntasks-per-node=4 --gpus-per-node=4"),
     "by-its-letter": (f"#SBATCH -N2 -n4 --gpus-per-node=4\n{W}srun -K python t.py", "#SBATCH -N2 -n8 --gpus-per-node=4"),
     "tasks-that-are-given-win": (f"{EACH}#SBATCH --ntasks=4\nsrun -K torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$H:$P t.py", "#SBATCH --ntasks=2"),
@@ -245,7 +245,7 @@ def test_nothing_makes_it_fail(text: str | bytes) -> None:
 
 @pytest.mark.parametrize("text", ["x{\U000f9730", "{0\U0010779e", "echo {🚀", "${🚀}", "<<🚀\n🚀"])
 def test_no_character_ends_the_process(text: str) -> None:
-    """The grammar's scanner reads outside a table of libc when it is shown a character like these after a brace."""
+    """After a brace, such characters would make the grammar's scanner read outside a table of libc."""
     for _ in range(20):
         lint_text("#!/bin/bash\n" + text, JOB)
 

@@ -28,12 +28,12 @@ def temperatures(amplitudes: NDArray, diffusivity: NDArray, time: float) -> NDAr
 
 
 class Rods:
-    """Rods with diffusivities from steel's to copper's, whose ends are kept at the same temperature.
+    """Cooling rods with diffusivities between steel's and copper's. Both ends of a rod stay at the same temperature.
 
-    noether creates the class once per split ("train", "test"; part of the training samples is held back for
-    validation) and calls `len` and `[index]` on it. `root` is the setting dataset_root, for data on disk.
+    noether creates one object for the split "train", a part of which it uses for validation, and one for "test". It
+    calls `len` and `[index]` on them. `root` is the setting dataset_root, the folder of data on disk.
 
-    A sample: `initial` (65,), in K; `diffusivity` (1,), in m²/s; `later` (65,), in K, after TIME.
+    A sample holds `initial` (65,), in K; `diffusivity` (1,), in m²/s; and `later` (65,), in K, after TIME.
     """
 
     def __init__(self, split: str, root: object, rods: int = 2000) -> None:

@@ -1,4 +1,4 @@
-"""The data solve the heat equation, and a short training learns to predict them."""
+"""Test that the data solve the heat equation, and that a short training run learns to predict them."""
 
 import json
 import subprocess
