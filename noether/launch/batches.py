@@ -10,7 +10,7 @@ from noether.common.errors import RequestError
 class BatchPlan:
     """The division of one update's samples: effective = per_rank × world_size.
 
-    micro: samples in the largest micro-batch. accumulation_steps: micro-batches per update, on each rank.
+    `micro`: the size of the largest micro-batch. `accumulation_steps`: the number of micro-batches per update and rank.
     """
 
     effective: int
@@ -19,9 +19,9 @@ class BatchPlan:
     accumulation_steps: int
 
     def with_room_for(self, samples: int) -> "BatchPlan":
-        """Return the plan for ranks that have room for this many samples at once.
+        """Return the plan for ranks that can process at most `samples` samples in one micro-batch.
 
-        Equal micro-batches waste the least: with room for 8, 10 samples run as 5 + 5, not 8 + 2.
+        The micro-batches have equal sizes, which waste the least: with `samples=8`, 10 samples run as 5 + 5, not 8 + 2.
         """
         steps = ceil(self.per_rank / samples)
         return replace(self, micro=ceil(self.per_rank / steps), accumulation_steps=steps)
@@ -43,7 +43,7 @@ class BatchPlan:
 def plan_batches(effective_batch_size: int, max_batch_size: int | None, world_size: int) -> BatchPlan:
     """Divide the effective batch over the ranks, and each rank's share into micro-batches of at most `max_batch_size`.
 
-    RequestError: the batch cannot be shared equally. The error gives the nearest sizes that can be.
+    RequestError: the batch cannot be shared equally. The error gives the nearest batch sizes that are allowed.
     """
     per_rank, rest = divmod(effective_batch_size, world_size)
     if rest:

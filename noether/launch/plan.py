@@ -1,4 +1,4 @@
-"""Plan a run on this host: its ranks, the division of a batch, and the reason for each choice. No torch here."""
+"""Plan a run on this host: its ranks, the division of a batch, and the reason for each choice, without torch."""
 
 import os
 import socket
@@ -27,18 +27,18 @@ from noether.launch.processes.context import RunInfo
 from noether.launch.processes.spawner import start_methods
 
 ROWS_SHOWN = 16
-"""The most ranks that are printed; JSON lists them all."""
+"""The maximum number of ranks in the printed table; the JSON output lists every rank."""
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The placement of a run's ranks, and the division of a batch among them; the placement has the reasons."""
+    """The placement of a run's ranks, with the reasons for it, and the division of a batch among the ranks."""
 
     placement: Placement
     batch: BatchPlan
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan for JSON; `workers` are the ranks that this process is responsible for."""
+        """Return the plan as data for JSON; the key "workers" lists the ranks that this process is responsible for."""
         placement = self.placement
         return {
             "launcher": placement.launcher, "world_size": placement.world_size, "nodes": list(placement.nodes),
@@ -52,7 +52,7 @@ class RunPlan:
 
 
 def launch_request(config: RunConfig, visible_devices: str | None = None) -> LaunchRequest:
-    """Return the settings that concern the launch."""
+    """Return the part of the settings that concerns the launch."""
     return LaunchRequest(
         accelerator=config.accelerator, devices=config.devices, visible_devices=visible_devices,
         nodes=config.nodes, node_rank=config.node_rank,
@@ -72,10 +72,10 @@ def place(
 def run_info(
     config: RunConfig | None, placement: Placement, environ: Mapping[str, str], script: Sequence[str] = ()
 ) -> RunInfo:
-    """Return the information that all ranks of a run share; the variables that `plan_run` checks are not read.
+    """Return the information that all ranks of a run share, without reading the variables that `plan_run` checks.
 
-    If `config` is None (the settings are invalid), it has only what is known without settings. `script`: the script
-    that runs in place of noether's own training, and its arguments.
+    If `config` is None because the settings are invalid, the result contains only what is known without settings.
+    `script`: the script that runs instead of noether's own training, and its arguments.
     """
     settings = config.model_dump(mode="json") if config is not None else {}
     if script and config is not None:
@@ -97,7 +97,7 @@ def run_info(
 def share_batch(config: RunConfig, placement: Placement) -> BatchPlan:
     """Return how the ranks share a batch. RequestError: it cannot be shared equally."""
     limit = config.trainer.max_batch_size
-    # "auto" is determined later, by trials on the device; the plan assumes no limit.
+    # For "auto", the limit is found later, by trials on the device; until then, the plan assumes no limit.
     known = limit if isinstance(limit, int) else None
     return plan_batches(config.trainer.effective_batch_size, known, placement.world_size)
 
@@ -129,7 +129,7 @@ def plan_run(
 ) -> RunPlan:
     """Plan a run from its configuration and from the environment of this process.
 
-    `visible_devices` is a mask for another machine. `facts` are the system's facts about this process; None: read them.
+    `visible_devices`: the device mask of another machine, to plan for it. `facts`: facts about this process, or None.
     """
     placement = place(config, environ, visible_devices, facts)
     reasons = dict(placement.reasons)
@@ -157,14 +157,14 @@ def plan_run(
 
 
 def render_placement(placement: Placement, batch: BatchPlan | None = None, *, every_reason: bool = True) -> list[Any]:
-    """Render the ranks, their shares of the batch (None: the script divides it) and the reasons, with rich.
+    """Render the ranks, their shares of the batch, and the reasons, with rich.
 
-    Without `every_reason`, a run on this machine alone gets only one line of reasons.
+    `batch` is None if a script divides its own batch. With `every_reason=False`, a local run gets one line of reasons.
     """
     nodes = f" on {len(placement.nodes)} nodes" if len(placement.nodes) > 1 else f" on {placement.host}"
     ranks = "1 rank" if placement.world_size == 1 else f"{placement.world_size} ranks"
     headline = Text.assemble((f"{placement.launcher}: {ranks}{nodes}", "bold"))
-    # Folded, because a long name would otherwise be cut off in a narrow terminal.
+    # Long names are folded, because a narrow terminal would otherwise cut them off.
     names, share = ["rank", "host", "local rank", "device"], list[str]()
     if batch is not None:
         names, steps = [*names, "samples per update"], batch.accumulation_steps

@@ -31,10 +31,10 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Ranks:
-    """The ranks of a run, as seen by the script of one of them.
+    """The ranks of a run, as seen by the script that runs on one rank.
 
-    rank, local_rank, world: this rank's number among all ranks and among those of its host, and the world size.
-    device: the device of this rank. first: whether this is rank 0, which writes files and prints.
+    `rank`: this rank's id in the run. `local_rank`: its index among the ranks of its host. `world`: the world size.
+    `device`: the device of this rank. `first`: whether this is rank 0, which writes files and prints.
     """
 
     def __init__(self, context: WorkerContext, device: torch.device, at_end: ExitStack) -> None:
@@ -44,7 +44,7 @@ class Ranks:
         self._stop: AgreedStop | None = None
 
     def wrap(self, model: Module, **options: Any) -> Module | DistributedDataParallel:
-        """Return the model on this rank's device, in DDP if there are several ranks; `options` are DDP's own."""
+        """Move the model to this rank's device; if there are several ranks, wrap it in DDP with the given options."""
         model = model.to(self.device)
         if self.world == 1:
             return model
@@ -52,7 +52,7 @@ class Ranks:
         return DistributedDataParallel(model, **options)
 
     def barrier(self) -> None:
-        """Wait for every rank."""
+        """Wait until every rank has called this method."""
         self._any(False)
 
     def _any(self, value: bool) -> bool:
@@ -60,10 +60,10 @@ class Ranks:
 
     @property
     def stop_asked(self) -> bool:
-        """True if all ranks must stop now, because one got a signal. Every rank must read it once per update.
+        """True if all ranks must stop now, because a rank got a signal. Every rank must read this once per update.
 
-        After the first read, signals no longer end a rank: the script must save, then call `sys.exit(75)`, after which
-        a job of `noether submit run` is requeued. Except under `noether run`, each read all-reduces a number.
+        After the first read, signals no longer end a rank. If the value is true, the script must save and call
+        `sys.exit(75)`; a job of `noether submit run` is then requeued. Outside `noether run`, each read all-reduces.
         """
         if self._stop is None:
             self._stop = self._at_end.enter_context(AgreedStop().listening())
@@ -72,20 +72,20 @@ class Ranks:
 
     @contextmanager
     def saving(self, folder: str | Path) -> Iterator[Path]:
-        """Yield a folder to write in, which is renamed to `folder` once every rank has written its files there.
+        """Yield a temporary folder; once every rank has written its files into it, rename it to `folder`.
 
-        Every rank must enter this block. The rename replaces an existing `folder`, which stays if a rank fails.
+        Every rank must enter this block. An existing `folder` is replaced by the rename, and kept if a rank fails.
         """
         path = Path(folder).absolute()
         partial = path.with_name(f".{path.name}.partial")
         if self.first:
-            remove(partial)  # Left by a run that was killed.
+            remove(partial)  # A run that was killed may have left this folder.
             partial.mkdir(parents=True)
         self.barrier()
         try:
             yield partial
             for file in partial.rglob("*"):
-                with suppress(FileNotFoundError):  # Other ranks are still writing.
+                with suppress(FileNotFoundError):  # Other ranks may still be renaming or deleting their files.
                     flush(file)
         except BaseException:
             remove(partial)
@@ -97,9 +97,9 @@ class Ranks:
         self.barrier()
 
     def saved(self, folder: str | Path) -> Path | None:
-        """Return the folder that `saving` made, or None if there is none. Rank 0 looks, and tells every rank."""
+        """Return the folder that `saving` made, or None if rank 0 does not find it. Every rank must call this."""
         path = Path(folder).absolute()
-        if self.first and not path.exists():  # After a kill between the two renames of `publish`, on NFS.
+        if self.first and not path.exists():  # On NFS, a run may have been killed between the two renames of `publish`.
             for aside in path.parent.glob(f".{path.name}.*{ASIDE}"):
                 aside.rename(path)
         return path if self._any(self.first and path.is_dir()) else None
@@ -112,10 +112,10 @@ _count = 0
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """Join the ranks of `noether run`, torchrun, srun or mpirun; alone, a script is the only rank of its run.
+    """Join the ranks that `noether run`, torchrun, srun or mpirun started; without a launcher, there is one rank.
 
-    The process group is that of `torch.distributed`, destroyed at the end unless the script initialised it itself.
-    Inside another `joined`, the ranks are the same.
+    This initialises the process group of `torch.distributed`, and destroys it after the block; if the script has
+    initialised the group itself, the group is used and kept. A nested `joined` block yields the same object.
 
     RequestError: this one process would be responsible for several ranks, or rank 0 cannot bind its port.
     """
@@ -128,7 +128,7 @@ def joined() -> Iterator[Ranks]:
     variables = {name: value for name, value in worker_environment(context, {}).items() if name not in os.environ}
     with changed_environment(variables), ExitStack() as at_end:
         if device.type == "cuda":
-            if here():  # `noether run` has made this the device of LOCAL_RANK, with a mask if need be.
+            if here():  # `noether run` set LOCAL_RANK, and if necessary the mask, so that they select this device.
                 device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)
         own = context.world_size > 1 and not dist.is_initialized()
@@ -152,9 +152,9 @@ def joined() -> Iterator[Ranks]:
 def _initialise_by_environment(context: WorkerContext, device: torch.device) -> None:
     """Initialise torch's process group from the variables that torch itself reads."""
     global _store, _count
-    if _store is None:  # Kept for a script that joins again.
+    if _store is None:  # The store is kept for a script that joins again.
         if context.worker.rank == 0 and not (here() or context.endpoint.served_by):
-            hold_port(context.endpoint).close()  # Raises noether's own error if the port is taken.
+            hold_port(context.endpoint).close()  # If the port is taken, this raises noether's own error.
         choose_interface(os.environ["MASTER_ADDR"])
         limit_s = context.run_info.distributed.init_timeout_s
         _store, *_ = next(dist.rendezvous("env://", timeout=timedelta(seconds=limit_s)))
@@ -167,8 +167,8 @@ def _context_of_environment() -> WorkerContext:
     config = load_config([], None)
     placement = place_script(config)
     if placement.world_size > len(placement.workers) > 1:
-        raise RequestError("rank-of-several-devices", "this process would be several ranks",
-                           seen=placement.reasons["workers"], expected="a task for each device, or noether run",
+        raise RequestError("rank-of-several-devices", "one process cannot run several ranks of this script",
+                           seen=placement.reasons["workers"], expected="one task per device, or noether run",
                            fix="srun noether run train.py")  # fmt: skip
     if len(placement.workers) > 1:
         placement = place_script(load_config(["devices=1"], None))

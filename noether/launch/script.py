@@ -1,7 +1,7 @@
-"""Run any training script, with its ranks placed, started, watched and ended like those of `noether train`.
+"""Run any training script; place, start, watch and end its ranks as `noether train` does with its own.
 
 Any script that runs under torchrun works. Each rank has the variables that torchrun sets, and behaves like a separate
-program; `torch.distributed.init_process_group()` connects to a store that is already served.
+program. When the script calls `torch.distributed.init_process_group()`, the store that it needs is already served.
 """
 
 import atexit
@@ -39,19 +39,19 @@ if TYPE_CHECKING:  # A rank imports this module, but needs none of the code that
     from noether.config.schema import RunConfig
 
 NOWHERE = Path(os.devnull)
-"""The folder of the logs: ranks write to the console only, and a run leaves no file."""
+"""The log folder of a script's run. It cannot hold files: the ranks write to the console only."""
 
 
 @dataclass(frozen=True)
 class OwnScript:
-    """A user's script or, if `is_module`, a module as for `python -m`, and its arguments, `words`."""
+    """A user's script and its arguments, `words`. With `is_module=True`, `name` is a module, as for `python -m`."""
 
     name: str
     words: tuple[str, ...] = ()
     is_module: bool = False
 
     def check(self) -> None:
-        """Raise RequestError if there is no such script here, or it is not Python."""
+        """Raise RequestError if the script does not exist on this machine or is not written in Python."""
         path, near, seen = Path(self.name), "train.py", f"{self.name or 'no script'} in {Path.cwd()}"
         if self.is_module:
             package = self.name.partition(".")[0]
@@ -75,11 +75,11 @@ class OwnScript:
                            fix=f"noether run {shlex.quote(near)} …")  # fmt: skip
 
     def run(self) -> None:
-        """Run the script as `python` does: as the module `__main__`, which other modules find by that name."""
+        """Run the script as `python` would: as the module `__main__`, which other modules can import by that name."""
         main = sys.modules["__main__"] = ModuleType("__main__")
         sys.argv, path = [self.name, *self.words], os.path.realpath("." if self.is_module else self.name)
         is_file = pkgutil.get_importer(path) is None  # Otherwise the path is a folder or a zip.
-        # Replaces the folder of noether's own program.
+        # The script's folder replaces the folder of noether's own program.
         sys.path[: not sys.flags.safe_path] = [os.path.dirname(path) if is_file else path]
         if is_file:
             main.__dict__.update(__file__=os.path.abspath(self.name), __builtins__=builtins)
@@ -90,7 +90,7 @@ class OwnScript:
 
 
 def place_script(config: "RunConfig") -> Placement:
-    """Return the placement of a script's ranks, with the reasons. RequestError: as for `noether train`."""
+    """Return the placement of a script's ranks. RequestError: the placement is refused, as for `noether train`."""
     from noether.launch.plan import HOST_CHECKS, place
 
     placement = place(config, os.environ)
@@ -100,10 +100,10 @@ def place_script(config: "RunConfig") -> Placement:
 
 
 def mask_of(placement: Placement) -> tuple[str | None, str]:
-    """Return the CUDA_VISIBLE_DEVICES that makes cuda:LOCAL_RANK each rank's device, and the reason; None: unchanged.
+    """Return the value of CUDA_VISIBLE_DEVICES for all ranks here, or None to leave it unchanged; and the reason.
 
-    A script uses the device whose number is LOCAL_RANK. If the ranks of this host have its first devices in order, this
-    is the rank's own device. Otherwise the mask lists the devices of this process's ranks, and LOCAL_RANK counts them.
+    A script uses `cuda:LOCAL_RANK`. If each rank's device index equals its local rank, this is already the rank's own
+    device. Otherwise the mask lists the devices of this process's ranks, and LOCAL_RANK is the index in that list.
     """
     workers = placement.workers
     if workers[0].device.kind != "cuda":
@@ -116,9 +116,9 @@ def mask_of(placement: Placement) -> tuple[str | None, str]:
 
 
 def rank_variables(placement: Placement, info: RunInfo) -> dict[int, dict[str, str]]:
-    """Return the variables of each rank here, by rank, besides those that every worker has.
+    """Return, for each rank of this process, the variables that it gets in addition to those of every worker.
 
-    They are the ones torchrun sets: without TORCHELASTIC_RUN_ID, Lightning and others would start the ranks themselves.
+    torchrun sets the same variables. Without TORCHELASTIC_RUN_ID, Lightning and others would start more ranks.
     """
     mask, nodes = mask_of(placement)[0], len(placement.nodes)
     masked = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
@@ -138,10 +138,10 @@ def rank_variables(placement: Placement, info: RunInfo) -> dict[int, dict[str, s
 def run_here(words: Sequence[str], module: str | None, *, dry_run: bool) -> int:
     """Run a script on the ranks of this process, and return the exit code of the run.
 
-    `words` are launch settings, then "--", the script and its arguments; with a `module`, only its arguments follow
-    "--". `dry_run` only shows where the ranks would be.
+    `words` are launch settings, then "--", the script and its arguments. If `module` is given, only the module's
+    arguments follow "--". With `dry_run=True`, print the placement of the ranks and start nothing.
 
-    RequestError: there is no such script, a setting does not concern the launch, or as for `noether train`.
+    RequestError: there is no such script, a setting does not concern the launch, or `noether train` would refuse too.
     """
     from noether.common.console import Console
     from noether.config.compose import load_config
@@ -174,7 +174,7 @@ def run_here(words: Sequence[str], module: str | None, *, dry_run: bool) -> int:
 
 
 def read_words(words: Sequence[str], module: str | None) -> tuple[list[str], OwnScript]:
-    """Return the launch settings, and the script. RequestError: as for `run_here`."""
+    """Split `words` (see `run_here`) into the launch settings and the script. RequestError: one of them is invalid."""
     place = [*words, "--"].index("--")
     overrides, (name, *own) = list(words[:place]), [*([module] if module else []), *words[place + 1 :]] or [""]
     script = OwnScript(name, tuple(own), module is not None)
@@ -196,12 +196,12 @@ _here: WorkerContext | None = None
 
 
 def here() -> WorkerContext | None:
-    """Return this rank's context if `noether run` started it, else None."""
+    """Return the context of this process if `noether run` started it as a rank, else None."""
     return _here
 
 
 def run_rank(context: WorkerContext, payload: tuple[OwnScript, dict[int, dict[str, str]]]) -> int:
-    """Run a script as one rank, and return its exit code. SystemExit: the script exited with a failure."""
+    """Run a script as one rank; return its exit code, 0 or 75. SystemExit: the script exited with any other code."""
     global _here
     script, variables = payload
     _here = context
@@ -212,22 +212,22 @@ def run_rank(context: WorkerContext, payload: tuple[OwnScript, dict[int, dict[st
     elif os.environ["MASTER_PORT"] == "0":
         with socket.create_server(("", 0)) as free:
             os.environ["MASTER_PORT"] = str(free.getsockname()[1])
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # It is ignored after `&` in a script.
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # A shell script's `&` starts a process that ignores SIGINT.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Every process of a job gets this signal before the time limit. A script may handle it to save; else it is ignored.
+    # Every process of a job gets this signal before the time limit. A script can handle the signal to save its state.
     signal.signal(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"], signal.SIG_IGN)
     try:
         script.run()
     except SystemExit as left:
         code = 0 if left.code is None else left.code & 0xFF if isinstance(left.code, int) else left.code
         if code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
-            raise SystemExit(code) from None  # Without the chained traceback.
+            raise SystemExit(code) from None  # `from None` leaves out the chained traceback.
         return int(code)
     return ExitCode.DONE
 
 
 def _forget_parent() -> None:
-    """Make this forked process behave like a new program: its own random numbers, and any start method for workers."""
+    """Make this forked process behave like a new program, with new random seeds and a free choice of start method."""
     for name in {"torch.random", "numpy.random"} & {*sys.modules}:
         sys.modules[name].seed()
     multiprocessing.set_start_method(None, force=True)
@@ -239,21 +239,21 @@ def _forget_parent() -> None:
 
 
 def _meet(context: WorkerContext) -> None:
-    """Meet the other ranks at a store that `init_process_group` finds by MASTER_ADDR and MASTER_PORT."""
+    """Meet the other ranks, and set MASTER_ADDR and MASTER_PORT so that `init_process_group` finds their store."""
     from noether.launch.process_group.group import meet
     from noether.launch.process_group.torch_internals import keep_destroyed_groups, keep_groups_apart
 
     keep_groups_apart()
     keep_destroyed_groups()
     point, store = meet(context)
-    # If rank 0 ended at once, its store would end before the other ranks have found it.
+    # If rank 0 ended immediately, its store would end before the other ranks could connect to it.
     store.set(f"noether/here/{context.worker.rank}", "")
     if context.worker.rank == 0:
         others = [f"noether/here/{rank}" for rank in range(1, context.world_size)]
         store.wait(others, timedelta(seconds=context.run_info.distributed.init_timeout_s))
     os.environ |= {"MASTER_ADDR": point.address, "MASTER_PORT": str(point.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     if context.worker.rank == 0:
-        atexit.register(_outlive_others, context, store)  # Handlers of the script run before it.
+        atexit.register(_outlive_others, context, store)  # The script's own exit handlers run before this one.
 
 
 def _outlive_others(context: WorkerContext, store: Any) -> None:

@@ -1,4 +1,4 @@
-"""The state of a run that is starting on this host, and the report of an early error to the other hosts."""
+"""The state of a run that is starting on this host, and the broadcast of an early error to the other hosts."""
 
 import os
 import socket
@@ -25,9 +25,9 @@ from noether.launch.processes.worker import failure_report
 class Start:
     """The state of a run that is starting on this host.
 
-    config: the settings, once they are known. placement, info, ports: where the ranks are, the information they share,
-        and the ports that wait for the ranks of other hosts, once they are held.
-    has_ranks: whether the ranks here have run. moment: the time from which a time limit counts (monotonic).
+    `config`: the settings, once they are known. `placement`: where the ranks are. `info`: the information that the
+    ranks share. `ports`: the held ports, to which other hosts connect. `has_ranks`: whether the ranks here have run.
+    `moment`: the time at which the time limit begins to count, in seconds of the monotonic clock.
     """
 
     config: RunConfig | None = None
@@ -38,7 +38,7 @@ class Start:
     moment: float = field(default_factory=time.monotonic)
 
     def hold_ports(self, placement: Placement, info: RunInfo) -> RunPorts:
-        """Hold the run's ports, unless that was tried before. RequestError: a port is taken, or may not be bound."""
+        """Hold the run's ports, unless an earlier call tried to. RequestError: a port is taken or cannot be bound."""
         if self.ports is None:
             self.placement, self.info, self.ports = placement, info, RunPorts()
             self.ports = hold_ports(placement, info)
@@ -47,11 +47,11 @@ class Start:
 
 @contextmanager
 def refusals_broadcast(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> Iterator[Start]:
-    """Tell the other hosts of an error that occurs before this process's ranks start; leave once the hosts know.
+    """Report an error that occurs before this process's ranks start to the other hosts, and wait until they have it.
 
-    That takes at most distributed.init_timeout_s, or two minutes if that is less. If the settings are invalid and the
-    run has no job, no host is told, because only the settings show where rank 0 is. `adapt` turns a run's shared
-    information into that of the command's processes. RequestError: the hosts' settings differ, which caused the error.
+    The wait is limited to two minutes, or distributed.init_timeout_s if that is shorter. If the settings are invalid
+    and the run has no job, no host gets a report, because only the settings show where rank 0 is. `adapt` turns the
+    run's shared information into that of the command. RequestError: the hosts' settings differ, the error's cause.
     """
     start = Start()
     try:
@@ -60,7 +60,7 @@ def refusals_broadcast(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) ->
         if start.has_ranks:
             raise
         told = None
-        # A host that cannot be told waits until its time limit. ImportError: a launcher's store needs torch.
+        # A host that gets no report waits until its time limit. ImportError: a launcher's store needs torch.
         with suppress(NoetherError, OSError, ImportError):
             placement, is_certain = (start.placement, True) if start.placement else _place(start.config)
             info = start.info or adapt(run_info(start.config, placement, os.environ))
@@ -78,9 +78,9 @@ def refusals_broadcast(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) ->
 
 
 def _place(config: RunConfig | None) -> tuple[Placement, bool]:
-    """Return the placement, and whether it is certain which ranks are here (if devices are known or do not matter).
+    """Return the placement, and whether it is certain which ranks this process has.
 
-    Without settings, the driver is not asked, because it could hang.
+    If `config` is None, the driver is not asked for devices, because it could hang.
     """
     request = launch_request(config) if config is not None else LaunchRequest(accelerator="cpu")
     driver = partial(nvml_gpus, config.distributed.driver_timeout_s) if config is not None else nvml_gpus
@@ -92,14 +92,14 @@ def _place(config: RunConfig | None) -> tuple[Placement, bool]:
 
 
 def _tell_other_hosts(report: WorkerReport, place: Placement, info: RunInfo, ports: RunPorts) -> WorkerReport | None:
-    """Tell the other hosts of a refusal, and return the failure for which the run is refused."""
+    """Tell the other hosts that the run is refused; return the failure that rank 0's host names as the reason."""
     listener = ports.listener
     if listener is None and place.workers[0].rank == 0:
         return None  # There is no port to which the other hosts could connect.
     endpoint, limit_s = place.endpoint, info.telling_s
     ranks = tuple(worker.rank for worker in place.workers)
     if endpoint.served_by:
-        # Needs torch, which implements the launcher's store.
+        # This import needs torch, which implements the launcher's store.
         from noether.launch.process_group.stores import exchange_listener
 
         port = exchange_listener(endpoint, place.restarts, ports.listener_port, limit_s)

@@ -1,1 +1,1 @@
-"""Find this process's ranks, their devices and their meeting point: one module or folder for each launcher."""
+"""Find this process's ranks, their devices and their meeting point. Each launcher has its own module or folder."""

@@ -1,9 +1,9 @@
 """Assign devices to each task of a launcher, by comparing the tasks on this node with the devices that each task sees.
 
-- One task per node, N devices: N workers in each task (hybrid); ranks are offset by task.
-- N tasks, N devices visible to each: each task uses the device of its local rank.
-- N tasks, one device visible to each, bound by the launcher: that device, with a warning about peer-to-peer.
-- Anything else is an error that shows what was seen, what was expected, and which line to change.
+- One task per node with N devices (hybrid): the task starts N workers, whose ranks follow those of the task before it.
+- N tasks per node, each of which sees N devices: each task uses the device whose index is its local rank.
+- N tasks per node, each of which the launcher bound to one device: it uses that device; a warning names peer-to-peer.
+- Any other combination is an error that shows what was seen, what was expected, and which line to change.
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ UNCOUNTED = (0, "nothing counts how often this run was started")
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchedTask:
-    """One of the `count` processes that a launcher started for a run. The subclass of each launcher adds fields.
+    """One of the `count` processes that a launcher started for a run. Each launcher has a subclass, with more fields.
 
     `local_rank`: the number of this task among the `local_count` tasks on this node. `most_local`: the largest number
     of tasks on any node, or None if the launcher does not report it; a device without a task then causes only a
-    warning. `node_rank`: the number of this node.
+    warning. `node_rank`: the index of this node.
 
     `may_spawn`: whether a task may run several ranks; torchrun's and mpirun's processes are one rank each.
     `bound`: whether a single visible device may belong to this task alone, not to all tasks on the node.
@@ -44,7 +44,7 @@ class LaunchedTask:
 
 @dataclass(frozen=True)
 class Binding:
-    """The workers of one task, and the resulting numbers of ranks in the run and on this node."""
+    """The workers of one task, and the resulting counts of ranks in the run and on this node."""
 
     task: LaunchedTask
     workers: tuple[Worker, ...]
@@ -61,7 +61,7 @@ class Binding:
         restarts: tuple[int, str],
         reasons: dict[str, str],
     ) -> Placement:
-        """Return the task's placement. `endpoint` and `restarts` bring their reasons, inserted before the last one."""
+        """Return the task's placement. The reasons in `endpoint` and `restarts` are inserted before the last reason."""
         *others, last = {**reasons, "workers": f"{reasons['workers']}; {self.reason}"}.items()
         return Placement(
             launcher, self.world_size, nodes, self.task.node_rank, self.workers, endpoint[0], restarts[0],
@@ -73,10 +73,10 @@ class Binding:
 def bind_devices(
     task: LaunchedTask, inventory: DeviceInventory, setting: str | None, device_counts: tuple[int, ...] | None = None
 ) -> Binding:
-    """Assign devices to a task, which determines its ranks.
+    """Assign devices to a task; this determines the task's ranks.
 
-    `setting`: the setting `devices` as the user wrote it; on a CPU, the number of workers in each task that may spawn.
-    `device_counts`: the number of devices that each task of the run sees; None if all see as many as this task.
+    `setting`: the setting `devices` as the user wrote it; on a CPU, the worker count of each task that may spawn.
+    `device_counts`: the number of devices that each task of the run sees; None if every task sees the same number.
 
     RequestError: the number of tasks does not match the number of devices.
     """
@@ -117,7 +117,7 @@ def _bind_cpu(task: LaunchedTask, inventory: DeviceInventory, setting: str | Non
 
 
 def _bind_only_device(task: LaunchedTask, inventory: DeviceInventory, setting: str | None) -> Binding:
-    """Assign the only visible device to one of several tasks on this node."""
+    """Assign to this task the only device that it sees, on a node with several tasks."""
     if not task.bound:
         raise _mismatch(task, inventory, 1, setting)
     # With four tasks of one device each, devices=4 or a list of four devices describes the whole node, not this task.
@@ -144,7 +144,7 @@ def _spawned(
     if counts is not None and counts[task.rank] != each:
         raise RequestError(
             "devices-against-launcher", f"{each} devices on this node, but the launcher gave it {counts[task.rank]}",
-            seen=f"{reason}; {task.seen}", expected=f"{counts[task.rank]} devices, as the other nodes assume",
+            seen=f"{reason}; {task.seen}", expected=f"{counts[task.rank]} devices (other nodes rely on it)",
             fix=f"devices={each} on every node, or do not set CUDA_VISIBLE_DEVICES yourself",
         )  # fmt: skip
     first = task.rank * each if counts is None else sum(counts[: task.rank])
@@ -168,10 +168,10 @@ def _mismatch(task: LaunchedTask, inventory: DeviceInventory, devices: int, sett
 
 
 def agree_with_rank_variables(environ: Mapping[str, str], task: LaunchedTask, world_size: int) -> str:
-    """Return the rank variables that are set, as text; "" if none. RequestError: one contradicts the launcher.
+    """Return the rank variables that are set, as text, or "". RequestError: a variable contradicts the launcher.
 
-    Job scripts (`export WORLD_SIZE=$SLURM_NTASKS`) or enroot's 50-slurm-pytorch hook may set these variables.
-    WORLD_SIZE may be the number of processes or of ranks.
+    A job script (`export WORLD_SIZE=$SLURM_NTASKS`) or enroot's 50-slurm-pytorch hook can set these variables.
+    WORLD_SIZE can be the count of processes or of ranks.
     """
     allowed = {
         "RANK": {str(task.rank)},

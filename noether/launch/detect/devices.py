@@ -1,4 +1,4 @@
-"""Find the devices this process may use: the driver's list, limited by CUDA_VISIBLE_DEVICES and by `devices`."""
+"""Find this process's devices: those in the driver's list that CUDA_VISIBLE_DEVICES and `devices` allow."""
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +12,13 @@ from noether.launch.detect.driver import Gpu
 from noether.launch.detect.placement import Device, DeviceInventory, LaunchRequest
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 
-# The variables of the step come before those of the job. A value is either a number of GPUs or a list of GPU indices;
-# in a list, 0 is a GPU.
+# The variables of the step come before those of the job. A value is either a count of GPUs or a list of GPU indices;
+# 0 as a count means no GPU, and in a list the first GPU.
 GRANTING = {
     "SLURM_STEP_GPUS": "list", "SLURM_JOB_GPUS": "list", "SLURM_GPUS_ON_NODE": "number",
     "SLURM_GPUS_PER_NODE": "number", "SLURM_GPUS_PER_TASK": "number", "NVIDIA_VISIBLE_DEVICES": "list",
 }  # fmt: skip
-# Masks that hide every device: "" and "-1" do so in CUDA itself; Slurm sets NoDevFiles in a step without GPUs.
+# Masks that hide every device: CUDA defines "" and "-1"; Slurm sets NoDevFiles in a step without GPUs.
 NO_DEVICES = ("", "-1", "NoDevFiles")
 # "all" does not show that GPUs were granted, because images set it by default.
 NOT_GRANTED = (*NO_DEVICES, "0", "void", "none", "all")
@@ -28,7 +28,7 @@ AMD_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 def granted_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
     """Return the evidence that this process was given NVIDIA GPUs, such as "SLURM_STEP_GPUS=0,1", or "".
 
-    A mask that hides every device (an empty CUDA_VISIBLE_DEVICES, NoDevFiles) was set on purpose: no GPUs are granted.
+    A mask that hides every device (an empty CUDA_VISIBLE_DEVICES, NoDevFiles) was set on purpose: the result is "".
     """
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     # In a step, Slurm sets the masks of every vendor, unless Flags in gres.conf names one vendor.
@@ -44,16 +44,16 @@ def granted_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
 
 
 def how_to_have_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
-    """Return the fix that gives this process its GPUs: its container's option, else a command to check the driver."""
+    """Return the fix for missing GPUs: the option of this process's container, else a command to check the driver."""
     option = "--nv" if facts.container == "apptainer" else "--gpus all"
     return container_line(facts.container, environ, option) or "nvidia-smi      (says why the driver does not answer)"
 
 
 def refuse_silent_cpu(environ: Mapping[str, str], facts: ProcessFacts, absence: str) -> None:
-    """Raise RequestError under `accelerator=auto` if GPUs were granted to this process but none answers.
+    """Raise RequestError if GPUs were granted to this process but none answers, so `accelerator=auto` found the CPU.
 
-    `absence` is the reason that there are no devices: "no NVIDIA driver answers, …". The error offers two fixes: make
-    the GPUs visible, or set accelerator=cpu.
+    `absence`: why no device was found ("no NVIDIA driver answers, …"). The error offers two fixes: make the GPUs
+    visible, or set accelerator=cpu.
     """
     if not (granted := granted_gpus(environ, facts)):
         return
@@ -68,8 +68,8 @@ def refuse_silent_cpu(environ: Mapping[str, str], facts: ProcessFacts, absence: 
 
 
 GpuDriver = Callable[[], Sequence[Gpu] | None]
-"""A function that lists the GPUs in the driver's order; None: no driver answers. On a machine without GPUs, it can
-return a fixed list instead. RequestError: there is a driver, but it does not work."""
+"""A function that lists the GPUs in the driver's order, or returns None if no driver answers. It can also return a
+fixed list, for a machine without GPUs. RequestError: there is a driver, but it does not work."""
 
 
 def find_devices(
@@ -83,13 +83,12 @@ def find_devices(
     """Find the devices that this process may use, without torch and without initialising CUDA.
 
     The accelerator "gpu" requires CUDA; "auto" uses CUDA, else the GPU of an Apple silicon machine, else the CPU.
-    Indices need not match NVML's (CUDA's default order is fastest first, NVML's is PCI order): only the number of
-    devices matters here.
+    Device indices can differ from NVML's, because CUDA lists the fastest GPU first and NVML sorts by PCI address. This
+    does no harm, because only the number of devices matters here.
+    `visible_devices`: the mask of another machine; if set, the driver and CUDA_VISIBLE_DEVICES are ignored. `system`:
+    "Linux-x86_64", "Darwin-arm64", …; None stands for this machine's system.
 
-    `visible_devices`: a mask for another machine; if set, the driver and CUDA_VISIBLE_DEVICES are ignored. `system`:
-    "Linux-x86_64", "Darwin-arm64", …; None: the system of this machine.
-
-    RequestError: no such accelerator, GPUs were granted but no driver answers, or the mask names a missing device.
+    RequestError: the accelerator is missing, GPUs were granted but none answers, or the mask names a missing device.
     """
     accelerator, visible_devices = request.accelerator, request.visible_devices
     cpus, system = read_cpus(), system or f"{platform.system()}-{platform.machine()}"
@@ -118,7 +117,7 @@ def find_devices(
 def _cuda_devices(
     environ: Mapping[str, str], nvml: GpuDriver, visible_devices: str | None
 ) -> tuple[tuple[Device, ...], str]:
-    """Return the visible CUDA devices and the evidence for them, or () and the reason that there are none."""
+    """Return the visible CUDA devices and the evidence for them, or () and the reason why there are none."""
     if visible_devices is not None:
         source = f"--visible-devices {visible_devices}"
         return read_mask(visible_devices, None, source), source
@@ -148,18 +147,18 @@ def _refuse_faulty(chosen: Sequence[Gpu], gpus: Sequence[Gpu], masked: str) -> N
         return
     rest = ",".join(str(gpu.index) for gpu in gpus if not gpu.fault)
     raise RequestError("gpu-lost", f"GPU {', '.join(str(gpu.index) for gpu in faulty)} of {len(gpus)} does not answer",
-                       seen=f"NVML says: {faulty[0].fault}; {masked}", expected="GPUs that answer",
+                       seen=f"NVML says: {faulty[0].fault}; {masked}", expected="an answer from every GPU",
                        fix=(f"export CUDA_VISIBLE_DEVICES={rest}      (or " if rest else "accelerator=cpu      (or ")
                        + "another machine: this one needs a restart)")  # fmt: skip
 
 
 def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Device, ...]:
-    """Read a CUDA mask: indices, GPU UUIDs or unique beginnings of them, or a MIG id.
+    """Read a CUDA mask, which lists GPU indices, GPU UUIDs or their unique beginnings, or a single MIG id.
 
     Return one device per entry, in the mask's order, or () for "", "-1" and "NoDevFiles". `gpus`: the driver's list;
-    None: accept every entry unchecked (a plan for another machine). Error messages refer to the mask as `source`.
+    if None, for a plan for another machine, entries are not looked up. `source`: the mask's name in error messages.
 
-    RequestError: an entry is invalid (CUDA would cut the list there) or repeated.
+    RequestError: an entry is invalid (CUDA would ignore it and all later entries) or repeated.
     """
     if mask.strip() in NO_DEVICES:
         return ()
@@ -181,7 +180,7 @@ def read_mask(mask: str, gpus: Sequence[Gpu] | None, source: str) -> tuple[Devic
     if len(kinds) > 1:
         raise refuse("mask-mixes-kinds", "the device mask mixes indices, UUIDs and MIG ids", "entries of one kind")
     if kinds == {"mig"} and len(entries) > 1:
-        # CUDA would silently hide all instances but one, and NCCL cannot connect instances of one GPU.
+        # CUDA would show only one of the instances without an error, and NCCL cannot connect instances of one GPU.
         raise refuse(
             "mask-of-several-migs", "the device mask names several MIG instances, but CUDA shows a process only one",
             "one MIG id", f"CUDA_VISIBLE_DEVICES={entries[0]}",
@@ -209,19 +208,18 @@ def _entry_kind(entry: str) -> str:
 
 
 def _matching(text: str, names: Sequence[str]) -> list[str]:
-    """Return the name equal to the text, ignoring case, else all names that begin with it."""
+    """Return the name that equals `text`, else all names that begin with it; upper and lower case count as equal."""
     beginning = [name for name in names if name.lower().startswith(text.lower())]
     return [name for name in beginning if len(name) == len(text)] or beginning
 
 
 def choose_devices(inventory: DeviceInventory, devices: str | None) -> tuple[Device, ...]:
-    """Choose from the visible devices, in the order written. Each gets one worker.
+    """Choose from the visible devices by the setting `devices`, in the order in which it names them.
 
-    None chooses every device (the CPU counts as one device, whose one worker uses all its threads). "2" chooses the
-    first two. A list ("0,1", or "2," for a single device) has indices within the mask, or the mask's own names.
-    On a CPU the number of entries is the number of workers.
-
-    RequestError: too many devices, a missing device or a repeated one, or more than two CPU workers per core.
+    Each chosen device gets one worker. None chooses every device; the CPU is one device, whose worker uses all threads.
+    "2" chooses the first two devices. A list ("0,1", or "2," for a single device) contains indices within the mask, or
+    the mask's own names. On a CPU, the number of entries is the number of workers.
+    RequestError: too many devices, a missing or repeated device, or more than two CPU workers per core.
     """
     if devices is None:
         return inventory.devices

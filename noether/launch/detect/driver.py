@@ -1,4 +1,4 @@
-"""Ask the NVIDIA driver which GPUs there are, in a thread with a time limit: a broken driver may never answer."""
+"""Ask the NVIDIA driver for its GPUs, in a thread with a time limit, because a broken driver may never answer."""
 
 import threading
 from collections.abc import Callable
@@ -17,7 +17,7 @@ LIMIT_S = DistributedConfig().driver_timeout_s
 MISMATCH = 18
 """NVML_ERROR_LIB_RM_VERSION_MISMATCH (nvml.h)."""
 NOT_FOR_US = (4, 9, 12)
-"""Errors that mean no GPU: NVML_ERROR_NO_PERMISSION (not given to the job), _DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND."""
+"""NVML errors that mean no GPU: NO_PERMISSION (it is not given to this job), DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND."""
 
 Trouble = Literal["", "mismatch", "hangs", "fails"]
 
@@ -26,8 +26,8 @@ Trouble = Literal["", "mismatch", "hangs", "fails"]
 class Gpu:
     """One GPU as the driver lists it.
 
-    index: its place among the GPUs that this process may use. mig_uuids: its MIG instances; empty if it is not divided.
-    fault: NVML's error if the GPU does not answer, for example because it is lost; otherwise "".
+    `index`: the GPU's index among those that this process may use. `mig_uuids`: the GPU's MIG instances, if it has any.
+    `fault`: NVML's error if the GPU does not answer, for example because it is lost; otherwise "".
     """
 
     index: int
@@ -36,7 +36,7 @@ class Gpu:
     fault: str = ""
 
     def is_called(self, name: str) -> bool:
-        """Return whether an entry of a device mask, an index or the beginning of a UUID, is this GPU as a whole."""
+        """Return whether `name`, an index or the beginning of a UUID in a device mask, refers to this whole GPU."""
         if (number := whole(name)) is not None:
             return self.index == number
         return bool(self.uuid) and self.uuid.lower().startswith(name.lower())
@@ -44,13 +44,13 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Driver:
-    """The NVIDIA driver's answer: `gpus` is None without a driver; `trouble` and `error` say why a driver fails."""
+    """The NVIDIA driver's answer: `gpus`, None if there is no driver; if the driver fails, `trouble` and `error`."""
 
     version: str = ""
     gpus: tuple[Gpu, ...] | None = None
     error: str = ""
     trouble: Trouble = ""
-    nodes: tuple[str, ...] = ()  # The devices in /dev.
+    nodes: tuple[str, ...] = ()  # The driver's device files in /dev.
 
     def refusal(self) -> RequestError | None:
         """Return the error that shows what is wrong and what to do; None if nothing is wrong."""
@@ -58,7 +58,7 @@ class Driver:
             return RequestError(
                 "driver-mismatch", "the loaded NVIDIA driver and its library have different versions",
                 seen=self.error,
-                expected="the same version: most likely the driver was updated, but the old one is still loaded",
+                expected="equal versions (most likely the driver was updated, but the old driver is still loaded)",
                 fix="restart this machine      (in a container: use the host's library, by --gpus all or --nv)",
             )  # fmt: skip
         if self.trouble == "hangs":
@@ -88,7 +88,7 @@ def nvml_gpus(limit_s: float = LIMIT_S) -> list[Gpu] | None:
     return ask_driver(limit_s).listed()
 
 
-@cache  # A launch that a hung driver stopped is placed again to tell other hosts, and must not wait twice.
+@cache  # If the driver hangs, the launch is placed a second time to inform other hosts, and must not wait again.
 def ask_driver(limit_s: float = LIMIT_S) -> Driver:
     """Return the driver's answer within a time limit."""
     import pynvml
@@ -105,11 +105,11 @@ def ask_driver(limit_s: float = LIMIT_S) -> Driver:
 
 
 def ask_nvml(question: Callable[[Any], Any], limit_s: float) -> Any:
-    """Call `question` with pynvml, in a thread with NVML initialised, and return its answer.
+    """Initialise NVML in a thread, call `question` there with the module pynvml, and return its answer.
 
-    NVML creates no CUDA context, and the thread shuts NVML down. So after an answer no lock of NVML is held, and this
-    process can fork a worker or a loader. After a TimeoutError it must not fork, because the thread may hold the locks
-    for ever: a launch is then refused, and the doctor spawns its workers instead.
+    NVML creates no CUDA context, and the thread shuts NVML down. After an answer, this process can therefore fork
+    workers: no lock of NVML is held. After a TimeoutError it must not fork, because the thread may hold the locks
+    forever: a launch is then refused, and the doctor spawns its workers instead of forking them.
 
     TimeoutError, pynvml.NVMLError: there was no answer in time, or NVML does not answer the question.
     """
@@ -144,7 +144,7 @@ def _list_gpus(pynvml: Any) -> tuple[str, tuple[Gpu, ...]]:
 
 
 def _read_gpu(pynvml: Any, place: int) -> tuple[str, tuple[str, ...], str] | None:
-    """Return (uuid, MIG instances, fault) of a GPU; None for one that this process may not use."""
+    """Return (uuid, MIG instances, fault) of the GPU at `place`, or None if this process may not use this GPU."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(place)
         uuid = pynvml.nvmlDeviceGetUUID(handle)
@@ -153,7 +153,7 @@ def _read_gpu(pynvml: Any, place: int) -> tuple[str, tuple[str, ...], str] | Non
     instances = []
     with suppress(pynvml.NVMLError):  # A GPU that cannot be divided answers "not supported".
         for place in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            with suppress(pynvml.NVMLError):  # No instance at this place.
+            with suppress(pynvml.NVMLError):  # There may be no instance at this place.
                 instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
                 instances.append(pynvml.nvmlDeviceGetUUID(instance))
     return uuid, tuple(instances), ""

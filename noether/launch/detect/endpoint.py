@@ -1,4 +1,4 @@
-"""Choose where ranks meet: on rank 0's host, at a port that every rank derives and that rank 0's parent holds."""
+"""Choose where ranks meet: on rank 0's host, at a port that every rank can derive and that rank 0's parent reserves."""
 
 import contextlib
 import errno
@@ -24,17 +24,17 @@ _SIOCGIFADDR = 0x8915  # netdevice(7): the IPv4 address of an interface.
 
 
 def unresolved(name: str, host: str, seen: str, fix: str) -> RequestError:
-    """Return the error for a host on which the name of rank 0's host does not resolve."""
+    """Return the error for a host that cannot resolve the name of rank 0's host."""
     return RequestError("master-not-resolved", f"the master's name {name} does not resolve on {host}", seen=seen,
                         expected="a name or an address that every node can reach", fix=fix)  # fmt: skip
 
 
 def not_permitted(address: str, port: int, host: str, error: PermissionError) -> RequestError:
-    """Return the error for a host whose own system forbids the connection to rank 0's host."""
+    """Return the error for a host that forbids its own processes to connect to rank 0's host."""
     return RequestError(
         "connection-not-permitted", f"the system of {host} does not permit connections to {address} port {port}",
         seen=f"{error.strerror or error}, at once",
-        expected="no firewall rule, route or sandbox on this host that forbids it",
+        expected="a host without a firewall rule, route or sandbox that forbids this connection",
         fix="master_addr=ADDRESS      (in a network between the hosts; or ask this host's administrator)",
     )  # fmt: skip
 
@@ -66,14 +66,14 @@ def _interface_with(probe: socket.socket, address: str) -> str | None:
         try:
             answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
         except OSError:
-            continue  # An interface without an IPv4 address.
+            continue  # This interface has no IPv4 address.
         if socket.inet_ntoa(answer[20:24]) == address:
             return name
     return None
 
 
 def _interface_with_v6(address: str) -> str | None:
-    # One address per line (proc(5)): 32 hexadecimal digits, index, prefix, scope, flags, name.
+    # Each line describes one address (proc(5)): 32 hexadecimal digits, index, prefix, scope, flags, name.
     digits = socket.inet_pton(socket.AF_INET6, address.partition("%")[0]).hex()
     for line in Path("/proc/net/if_inet6").read_text().splitlines():
         fields = line.split()
@@ -92,19 +92,19 @@ def check_interfaces(environ: Mapping[str, str]) -> None:
 
 
 DEFAULT_PORT = 29500
-"""Torch's default port, used if no port can be derived (`nodes=2`, RANK without MASTER_PORT)."""
+"""Torch's default port. It is used if no port is set and none can be derived (`nodes=2`, RANK without MASTER_PORT)."""
 
 # Derived ports are below Linux's ephemeral range (32768 and up, ip(7)), so that no outgoing connection uses one, and
 # below 29500.
 FIRST_DERIVED_PORT = 20000
 DERIVED_PORTS = 9497  # A prime.
 STEPS_PER_JOB = 101
-# Ranks may connect long before rank 0 accepts them; the system's own limit (somaxconn) still applies.
+# Ranks can connect long before rank 0 accepts them. The system's own limit (somaxconn) applies too.
 BACKLOG = 4096
 
 
 def _only(both: dict[str, str], refusal: RequestError) -> tuple[str, str]:
-    """Return the value that is set, and its setting or variable; or "" and "". Raise `refusal` if they differ."""
+    """Return the value in `both`, and the name that sets it, or "" and "". Raise `refusal` if the two values differ."""
     asked = {both[name]: name for name in reversed(both) if both[name]}
     if len(asked) > 1:
         raise RequestError(**refusal.parts | {"seen": as_pairs(both)})
@@ -114,20 +114,20 @@ def _only(both: dict[str, str], refusal: RequestError) -> tuple[str, str]:
 def asked_address(
     master_addr: str | None, environ: Mapping[str, str], fix: str = "unset MASTER_ADDR"
 ) -> tuple[str, str]:
-    """Return the host that is set, and `master_addr` or MASTER_ADDR; or "" and "". RequestError: the two differ."""
+    """Return the host in `master_addr` or MASTER_ADDR, and the name that sets it. RequestError: the two differ."""
     both = {"master_addr": master_addr or "", "MASTER_ADDR": environ.get("MASTER_ADDR", "")}
     refusal = RequestError("two-masters", "two different masters are set", expected="one address", fix=fix)
     return _only(both, refusal)
 
 
 def refuse_loopback(address: str, source: str, nodes: int) -> None:
-    """Raise RequestError if several nodes are to meet at a loopback address: each would look for rank 0 on itself."""
+    """Raise RequestError if `address` is loopback and there are several nodes: each would find itself, not rank 0."""
     if nodes > 1 and is_loopback(address):
         raise RequestError(
             "master-is-loopback", f"{source}={address} means another machine on each of the {nodes} nodes",
             seen=f"{source}={address}, {nodes} nodes",
             expected="the host of rank 0, under a name or an address that every node knows",
-            fix=f"{source}=HOST      (or leave it out if the launcher knows rank 0's host)",
+            fix=f"{source}=HOST      (or do not set it, if the launcher knows rank 0's host)",
         )  # fmt: skip
 
 
@@ -137,12 +137,12 @@ def port_of(
     otherwise: tuple[int, str] | None = None,
     fix: str = "unset MASTER_PORT",
 ) -> tuple[int, str, str]:
-    """Return the ranks' port, which of `master_port` and MASTER_PORT sets it ("" if neither), and the reason.
+    """Return the ranks' port, the name of what sets it (`master_port`, MASTER_PORT or ""), and the reason.
 
-    `otherwise`: the port to use if none is set, and its reason; None: the default port. 0, None, MASTER_PORT=0 and an
-    empty MASTER_PORT set no port. The error shows `fix` if the two differ or MASTER_PORT is not a port.
+    `otherwise`: the port to use if none is set, and its reason; if None, the default port. A `master_port` of 0 or
+    None and a MASTER_PORT of 0 or "" set no port. `fix`: the error's fix if MASTER_PORT is no port or differs.
 
-    RequestError: a value is not a port, or the two differ.
+    RequestError: a value is not a port, or `master_port` and MASTER_PORT differ.
     """
     both = {"master_port": str(master_port or ""), "MASTER_PORT": environ.get("MASTER_PORT", "")}
     both = {name: "" if text == "0" else text for name, text in both.items()}
@@ -160,54 +160,54 @@ def port_of(
 
 
 def derived(job_id: int, step_id: int, named: str) -> tuple[int, str]:
-    """Return the port of a job step, 20000 + (101 × job + step) mod 9497, which is 20000 to 29496, and the reason.
+    """Return the port of a job step, 20000 + (101 × job + step) mod 9497, and the reason. Ports are 20000 to 29496.
 
-    `named` describes the numbers in the reason ("job 12 + step 0").
+    `named` describes the ids in the reason ("job 12 + step 0").
     Every rank of a step computes the same port without communication, and two steps of a job get different ports.
-    From the job id alone, both steps would get the same port, and a rank of one could join the other step's store.
-    Two steps never share a port if their numbers are below 101 and their job ids are less than 93 apart.
+    A port derived from the job id alone would be the same for all steps, so a rank could join another step's store.
+    Two steps never share a port if their step ids are below 101 and their job ids are less than 93 apart.
     """
     port = FIRST_DERIVED_PORT + (STEPS_PER_JOB * job_id + step_id) % DERIVED_PORTS
     return port, f"port {FIRST_DERIVED_PORT} + ({STEPS_PER_JOB} × {named}) mod {DERIVED_PORTS}"
 
 
 def refuse_other_master(address: str, first_host: str, source: str) -> None:
-    """Raise RequestError if MASTER_ADDR cannot be rank 0's host, `first_host`, which was read from `source`.
+    """Raise RequestError if MASTER_ADDR cannot mean rank 0's host, `first_host`, which was read from `source`.
 
-    MASTER_ADDR may name the first host in another form: with a domain, with a suffix for another network (`n1-ib`), or
-    as an address, which cannot be checked here. Any other name is refused: it was typically taken from the job's node
-    list while the step runs on other nodes, so rank 0 would not listen there and every rank would time out.
+    MASTER_ADDR can name this host in another form: with a domain, with a suffix for another network (`n1-ib`), or as
+    an address, which cannot be checked here. Any other name is refused. Typically, a script took it from the job's node
+    list, but the step runs on other nodes; rank 0 would not listen there, and every rank would time out.
     """
     short, first = address.partition(".")[0].lower(), first_host.partition(".")[0].lower()
     if short == first or is_address(address) or short.startswith(first + "-"):
         return
     raise RequestError(
         "master-address", f"MASTER_ADDR={address} is not {first_host}, where rank 0 runs",
-        seen=f"MASTER_ADDR={address}, {source}", expected=f"{first_host}, which is used if MASTER_ADDR is not set",
+        seen=f"MASTER_ADDR={address}, {source}", expected=f"{first_host}, or no MASTER_ADDR (same effect)",
         fix="unset MASTER_ADDR      (and master_addr=HOST, if rank 0's host has another name)",
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class HeldPort:
-    """A reserved port: `endpoint` has its actual number, `socket` is listening on it."""
+    """A reserved port. `endpoint` contains the port's actual number; `socket` listens on the port."""
 
     endpoint: Endpoint
     socket: socket.socket
 
     def close(self) -> None:
-        """Close this process's copy of the socket; a copy given to a worker stays open."""
+        """Close this process's copy of the socket. A worker's copy stays open."""
         self.socket.close()
 
 
 def hold_port(endpoint: Endpoint) -> HeldPort:
-    """Bind the endpoint's port (for port 0 a free one), listen on it, and keep it.
+    """Bind the endpoint's port (for port 0, any free port) and listen on it, so that no other job can take the port.
 
-    The socket goes through multiprocessing to rank 0, and there to `torch.distributed.TCPStore(master_listen_fd=...)`.
-    Meanwhile no other job can take the port, and ranks that connect early wait in its queue. A loopback endpoint is
-    bound to that address only, so that other machines cannot reach the store; any other is bound to every interface.
+    multiprocessing passes the socket to rank 0, which passes it to `torch.distributed.TCPStore(master_listen_fd=...)`.
+    Ranks that connect before rank 0 accepts connections wait in the socket's queue. For a loopback endpoint, the socket
+    listens on that address only, so that other machines cannot reach the store; otherwise, on every interface.
 
-    RequestError: the port is taken, or this user may not bind it.
+    RequestError: the port is taken, or this user is not allowed to bind it.
     """
     address = ""
     if is_loopback(endpoint.host):  # Debian's /etc/hosts has 127.0.1.1 for the host itself: the ranks connect there.
@@ -232,7 +232,7 @@ def _port_error(endpoint: Endpoint, error: Exception) -> RequestError:
     elif endpoint.asked_by and is_loopback(endpoint.host):
         fix = "master_port=0      (any free port)"
     else:
-        # Ranks that were started separately cannot learn which port is free: all must be given the same number.
+        # Ranks that were started separately cannot find out which port is free: the user must give all the same port.
         fix = endpoint.another_port
     return RequestError("port-unusable", f"port {endpoint.port} {state}",
                         seen=f"{endpoint.asked_by or 'port'}={endpoint.port}, on {endpoint.host}", expected=expected,
@@ -240,7 +240,7 @@ def _port_error(endpoint: Endpoint, error: Exception) -> RequestError:
 
 
 def is_address(text: str) -> bool:
-    """Return whether the text is an IP address, not a name."""
+    """Return whether the text is an IP address."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -249,13 +249,13 @@ def is_address(text: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether the host is a loopback name or address, which on every machine means that machine itself."""
+    """Return whether `host` is a loopback name or address, by which every machine means itself."""
     return host.lower() == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 @dataclass(frozen=True)
 class PublishedPort:
-    """The file `FOLDER/rendezvous/IDENTITY.json` of a run, which exists from rank 0's start until all ranks join."""
+    """The file `FOLDER/rendezvous/IDENTITY.json`, which exists while a run starts, until all ranks have joined."""
 
     folder: Path
     identity: RunIdentity
@@ -266,7 +266,7 @@ class PublishedPort:
         return self.folder / "rendezvous" / f"{self.identity.digest}.json"
 
     def write(self, host: str, port: int) -> None:
-        """Write rank 0's host and port atomically: readers never see half a file. OSError: it cannot be written."""
+        """Write rank 0's host and port atomically, so that nobody reads half a file. OSError: the write failed."""
         write_json(self.path, {"host": host, "port": port, "identity": str(self.identity)})
 
     def read(self) -> tuple[str, int] | None:
@@ -280,7 +280,7 @@ class PublishedPort:
             return None
 
     def remove(self) -> None:
-        """Remove the file, and the folder if it is then empty."""
+        """Remove the file; if its folder is then empty, remove the folder too."""
         with contextlib.suppress(OSError):
             self.path.unlink()
             self.path.parent.rmdir()

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# Variables in which a launcher names the run: the same in all its processes, and different in every other run. The
-# first group with a value is used, because mpirun may itself run inside a job.
+# Variables in which a launcher names the run. A name is the same in all processes of a run, and differs between runs.
+# The first group with a value is used, because mpirun itself can run inside a job.
 _STEP, _ELASTIC = ("SLURM_JOB_ID", "SLURM_STEP_ID"), ("TORCHELASTIC_RUN_ID",)
 RUN_NAMES = {
     "slurm": (_STEP,),
     "torchrun": (_ELASTIC,),
     "mpi": (_STEP, _ELASTIC, ("PMIX_NAMESPACE",), ("OMPI_MCA_ess_base_jobid",), ("PMI_JOBID",)),
 }
-# Settings that must be the same on all ranks of a run. Paths, devices and folder names may differ between hosts.
+# Settings that must be the same on all ranks of a run. Paths, devices and folder names can differ between hosts.
 SHARED_SECTIONS = ("nodes", "seed", "model", "task", "optimizer", "schedule", "trainer", "script")
 
 
@@ -22,8 +22,8 @@ SHARED_SECTIONS = ("nodes", "seed", "model", "task", "optimizer", "schedule", "t
 class RunIdentity:
     """The identity of one run: its launcher, number of ranks, restarts, configuration digest, device kind and job.
 
-    The device kind is compared because, on a node whose driver fails, ranks would use the CPU while other ranks wait
-    for NCCL. `job` is the launcher's name for the job, which no other run has; "" if there is none.
+    The device kind is part of it because, if the driver of one node fails, the ranks there would use the CPU, and the
+    ranks of other nodes would wait for NCCL. `job`: the launcher's unique name for the job; "" if there is none.
     """
 
     launcher: str = ""
@@ -39,9 +39,9 @@ class RunIdentity:
         return named + (f", on {self.device_kind}" if self.device_kind else "")
 
     def is_of_same_start(self, other: "RunIdentity") -> bool:
-        """Return whether launcher, job and restarts agree: both were started as one run, even if their settings differ.
+        """Return whether launcher, job and restarts are equal, which shows that both processes were started as one run.
 
-        Without a job's name, this is likely for processes that look for rank 0 at the same port, but not certain.
+        Their settings can still differ. If `job` is "", two separate runs can also be equal in these attributes.
         """
         return all(getattr(self, name) == getattr(other, name) for name in ("launcher", "job", "restarts"))
 
@@ -51,12 +51,12 @@ class RunIdentity:
         return hashlib.sha256(self.as_text().encode()).hexdigest()[:16]
 
     def as_text(self) -> str:
-        """Return this identity as one line of JSON, which `from_text` reads."""
+        """Return this identity as a line of JSON that `from_text` can read."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_text(cls, text: str) -> "RunIdentity":
-        """Read what `as_text` wrote. ValueError: the text is not an identity."""
+        """Read an identity from text that `as_text` returned. ValueError: the text is not an identity."""
         try:
             read = cls(**json.loads(text))
             if [type(value) for value in vars(read).values()] != [type(value) for value in vars(cls()).values()]:
@@ -67,16 +67,16 @@ class RunIdentity:
 
 
 def job_name(launcher: str, environ: Mapping[str, str]) -> str:
-    """Return the launcher's name for the job, the step or the run; "" if it has none."""
+    """Return the launcher's name for the job, step or run, or "" if the launcher gives none."""
     groups = RUN_NAMES.get(launcher, ())
     names = (".".join(environ[name] for name in group if environ.get(name)) for group in groups)
     return next(filter(None, names), "")
 
 
 def run_key(settings: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """Return a key that only this run's processes can compute, provided other users cannot read its settings.
+    """Return a key that only processes of this run can compute, as long as other users cannot read its settings.
 
-    NOETHER_RUN_KEY, set to the same value on every host, adds the user's own secret to the key.
+    The user can add a secret to the key by setting NOETHER_RUN_KEY to the same value on every host.
     """
     return hashlib.sha256(f"{_shared(settings)}\0{environ.get('NOETHER_RUN_KEY', '')}".encode()).hexdigest()
 
@@ -87,7 +87,7 @@ def shared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def configuration_digest(settings: Mapping[str, Any]) -> str:
-    """Return a digest, eight hexadecimal digits, of the settings that must be the same on all ranks."""
+    """Return eight hexadecimal digits: a digest of the settings that must be the same on all ranks."""
     return hashlib.sha256(_shared(settings).encode()).hexdigest()[:8]
 
 

@@ -1,4 +1,4 @@
-"""A table of the launchers that are recognised by their variables, and the signs of an unknown launcher."""
+"""A table of the launchers that are recognised by their variables, and a search for signs of other launchers."""
 
 import json
 import re
@@ -12,12 +12,12 @@ from noether.common.safe_open import read_plain
 
 @dataclass(frozen=True)
 class KnownLauncher:
-    """The names of a launcher's variables; "" for each variable that it does not set.
+    """The names of a launcher's variables; "" stands for a variable that the launcher does not set.
 
     A launcher with a `local_rank` starts any number of processes per node: `rank` and `size` count all processes,
-    `local_size` the processes on this node, `nodes` the nodes. A launcher without one starts one process per node:
-    `rank` and `size` count nodes, `hosts` lists the nodes in order, `own` names this node, and `master` has rank 0's
-    address (rank 0 may lack it). `first`: the number of rank 0's node, if not 0. `line` starts `{n}` processes a node.
+    `local_size` the processes on this node, `nodes` the nodes. A launcher without a `local_rank` starts one process per
+    node: `rank` and `size` count nodes, `hosts` lists the nodes in order, `own` names this node, and `master` has
+    rank 0's address (but can be unset on rank 0). `first`: the index of rank 0's node. `line` starts `{n}` per node.
     """
 
     name: str
@@ -56,20 +56,20 @@ LAUNCHERS = (
     KnownLauncher("Vertex AI", hosts="CLUSTER_SPEC"),
 )  # fmt: skip
 
-# Names that launchers give to the number of a process or node, the total, and the list of hosts or its file. Left out:
-# CPUs (NPROCS), the elements of a job array, which are separate runs (…TASK_INDEX), and a matrix's rank (LORA_RANK).
+# Variable names for the index of a process or node, for the total, and for the list of hosts or its file. Names that do
+# not match: CPU counts (NPROCS), elements of a job array (…TASK_INDEX: separate runs), a matrix's rank (LORA_RANK).
 _RANK = re.compile(r"(?:.*_)?(?<!LORA_)(?:RANK|RANKID|PROCID|PROCNO|NODE_?INDEX|NODENUM)|ALPS_APP_PE")
 _SIZE = re.compile(r"(?:.*_)?(?:NUM_NODES|NODES_NUM|NNODES|NODE_COUNT|NHOSTS|WORLD_SIZE|NTASKS)|_CONDOR_NPROCS")
 _LIST = re.compile(r"(?:.*_)?(?:NODE|HOST)_?(?:FILE|LIST|IPS)|(?:LSB|LSB_MCPU|SM|VC_.*)_HOSTS|CLUSTER_SPEC|TF_CONFIG")
-# Slurm's variables are read in `slurm/`; variables of continuous integration number independent jobs.
+# These variables are ignored: `slurm/` reads Slurm's, and continuous integration numbers independent jobs by its own.
 _OTHERS = re.compile(r"SLURM_.*|(?:.*_)?(?:CI|CIRCLE)_.*")
 
 
 @dataclass(frozen=True)
 class Signs:
-    """Signs in the variables of a run of several processes: this process's number, the total, and the hosts.
+    """Signs of a run of several processes, found in variables: this process's index, the process count, the hosts.
 
-    `seen`: the variables with these signs. `unread`: variables that name a file which cannot be read in this container.
+    `seen`: the variables with such signs. `unread`: variables that name a file which cannot be read in this container.
     """
 
     number: int | None
@@ -80,7 +80,7 @@ class Signs:
 
 
 def signs_of(row: KnownLauncher, environ: Mapping[str, str], host: str) -> Signs:
-    """Read the signs in the variables of a launcher that starts one process on each node."""
+    """Read the signs from the variables of a known launcher that starts one process on each node."""
     names = {name: environ[name] for name in (row.rank, row.size, row.hosts, row.own) if environ.get(name)}
     hosts, own = hosts_in(names.get(row.hosts, ""))
     number, first = whole(names.get(row.rank, "")), whole(environ.get(row.first, "0")) or 0
@@ -93,13 +93,13 @@ def signs_of(row: KnownLauncher, environ: Mapping[str, str], host: str) -> Signs
 
 
 def foreign_signs(environ: Mapping[str, str], host: str) -> Signs:
-    """Read signs of several processes in the variables of any launcher; without signs, `seen` is empty."""
+    """Look for signs of several processes in the variables of an unknown launcher. Without signs, `seen` is empty."""
     names = sorted(name for name, value in environ.items() if value and not _OTHERS.fullmatch(name))
     ranks = {name: whole(environ[name]) for name in names if _RANK.fullmatch(name)}
-    # Elastic jobs give a minimum and a maximum: 1:4.
+    # Elastic jobs give a minimum and a maximum ("1:4"); the maximum is read.
     sizes = {name: whole(environ[name].rpartition(":")[2]) for name in names if _SIZE.fullmatch(name)}
     lists = {name: hosts_in(environ[name]) for name in names if _LIST.fullmatch(name)}
-    # These two are signs even if they are 0, because their launchers do not report the number of processes.
+    # PMIX_RANK and ALPS_APP_PE are signs even if they are 0, because no variable has their launchers' process count.
     above = [name for name, number in ranks.items() if number or name in ("PMIX_RANK", "ALPS_APP_PE")]
     several = [name for name, size in sizes.items() if size and size > 1]
     listing = [name for name, (hosts, _) in lists.items() if len(hosts) > 1]
@@ -113,10 +113,10 @@ def foreign_signs(environ: Mapping[str, str], host: str) -> Signs:
 
 
 def hosts_in(text: str) -> tuple[tuple[str, ...], str]:
-    """Return the hosts that a variable lists, each once, and this host's name if the list marks it, else "".
+    """Return the distinct hosts that a variable lists, and this host's name if the list marks it, else "".
 
-    A list has names or addresses (10.0.0.1;10.0.0.2), perhaps each with a number of slots (n1 8 n2 8). It is text,
-    JSON, a cluster of tasks (TF_CONFIG), or a file whose lines begin with a host. An unreadable list has no hosts.
+    The list contains names or addresses (10.0.0.1;10.0.0.2), perhaps each with a number of slots (n1 8 n2 8). It is
+    text, JSON, a cluster of tasks (TF_CONFIG), or a file whose lines begin with a host. If it is unreadable, return ().
     """
     own = ""
     try:
@@ -136,6 +136,6 @@ def hosts_in(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def _place(hosts: tuple[str, ...], own: str) -> int | None:
-    """Return the position of host `own` in a list, with or without the list's domains; None if it is not there."""
+    """Return the index of the host `own` in the list, or None. `own` can lack the domain that the list contains."""
     short = [host.partition(".")[0] for host in hosts]
     return hosts.index(own) if own in hosts else short.index(own) if own in short else None

@@ -1,4 +1,4 @@
-"""Raise this process's limits on descriptors and processes; check that these and shared memory suffice for a run."""
+"""Raise this process's limits on descriptors and processes; check that the limits and /dev/shm suffice for a run."""
 
 import contextlib
 import resource
@@ -10,14 +10,14 @@ from noether.common.errors import RequestError
 from noether.common.numbers import counted
 
 MOST_DESCRIPTORS = 1 << 20
-"""The highest limit to set: some programs start by closing every descriptor up to the limit, slow for billions."""
+"""The highest limit that is set. Some programs first close every descriptor up to the limit: slow if it is huge."""
 
 OWN_DESCRIPTORS = 96
-"""A rank's descriptors besides its connections to other ranks: files, logs, libraries, loaders."""
+"""The descriptors that a rank needs for files, logs, libraries and loaders; connections to other ranks come on top."""
 
 
 def raise_limits() -> None:
-    """Raise the soft limits of descriptors and processes to the hard ones; processes started later inherit them."""
+    """Raise the soft limits on descriptors and processes to the hard limits. Child processes inherit the new limits."""
     for name, most in ((resource.RLIMIT_NOFILE, MOST_DESCRIPTORS), (resource.RLIMIT_NPROC, None)):
         soft, hard = resource.getrlimit(name)
         wanted = hard if most is None or 0 <= hard <= most else most
@@ -27,7 +27,7 @@ def raise_limits() -> None:
 
 
 def read_limits() -> list[int | None]:
-    """Return the hard limits of descriptors and processes, which `raise_limits` makes the soft ones; None: no limit."""
+    """Return the hard limits on descriptors and processes, in this order; None stands for no limit."""
     hard = [resource.getrlimit(name)[1] for name in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)]
     return [None if limit == resource.RLIM_INFINITY else limit for limit in hard]
 
@@ -39,25 +39,25 @@ def most_processes(root: Path = Path("/")) -> int | None:
 
 
 def refused_processes(root: Path = Path("/")) -> int:
-    """Return how often this process's cgroups have refused a process or thread so far."""
+    """Return how many processes and threads this process's cgroups have refused so far."""
     return sum(number_in(group / "pids.events", "max ") or 0 for group in own_groups("pids", root))
 
 
 def check_processes(ranks: int, most: int | None) -> None:
-    """Raise RequestError if this host's ranks need more than `most` processes before their first update.
+    """Raise RequestError if this host's ranks need more than `most` processes and threads before their first update.
 
-    Measured on CPUs without loader workers: 2 ranks need 15 or 16, 4 ranks at most 28.
+    On CPUs without loader workers, measurements gave 15 or 16 processes and threads for 2 ranks, at most 28 for 4.
     """
     if ranks > 1 and most is not None and most < 6 * ranks + 4:
         raise too_few_processes(most)
 
 
 def too_few_processes(most: int | None) -> RequestError:
-    """Return the error for a run that was refused a process or thread, or may be; `most` are allowed."""
+    """Return the error for a limit of `most` processes and threads; `most=None`: an unknown limit was reached."""
     return RequestError(
         "too-few-processes", "there are too few processes and threads for the ranks of this host",
         seen=f"this container or service may have {most} of them at a time" if most else "one was refused",
-        expected="about 8 for each rank, plus those of num_workers",
+        expected="about 8 processes and threads for each rank, plus those of its loader workers (num_workers)",
         fix="docker run --pids-limit=-1 …      (podman too; in a service of systemd, TasksMax=infinity)",
     )  # fmt: skip
 
@@ -65,10 +65,10 @@ def too_few_processes(most: int | None) -> RequestError:
 def why_too_large(
     world_size: int, local_world_size: int, device_kind: str, descriptors: int | None, processes: int | None
 ) -> list[str]:
-    """Return a line for each limit of this host (`read_limits`) that is too low for a run of this size."""
+    """Return a line of text for each limit of this host that is too low for a run of this size (see `read_limits`)."""
     lines = []
-    # Rank 0 needs the most: its store has a connection from each rank. Gloo connects every rank to every other; NCCL,
-    # on GPUs, connects neighbours only.
+    # Rank 0 needs the most descriptors, because each rank connects to its store. On CPUs, gloo connects every rank to
+    # every other rank; on GPUs, NCCL connects only neighbours.
     needed = OWN_DESCRIPTORS + world_size + (world_size - 1 if device_kind == "cpu" else 0)
     if descriptors is not None and needed > descriptors:
         lines.append(
@@ -85,15 +85,15 @@ def why_too_large(
 
 MEBIBYTE = 2**20
 LEAST = 128 * MEBIBYTE
-"""The least shared memory for any loader worker: twice docker's default (64 MiB)."""
+"""The minimum shared memory if there are any loader workers: twice docker's default (64 MiB)."""
 PER_READER = 32 * MEBIBYTE
-"""Shared memory for each loader worker: two batches in flight (torch's prefetch_factor) of a few MiB each."""
+"""The shared memory per loader worker, for two batches (torch's prefetch_factor) of a few MiB each."""
 
 
 def check_shared_memory(num_workers: int, ranks_here: int, size: int | None) -> None:
-    """Raise RequestError if loader workers would die of "Bus error" because shared memory is too small.
+    """Raise RequestError if shared memory is so small that loader workers would crash with "Bus error".
 
-    Each of the `ranks_here` ranks has `num_workers`. `size`: the bytes of /dev/shm; None without it (not Linux).
+    Each of the `ranks_here` ranks has `num_workers` workers. `size`: the size of /dev/shm in bytes; None if unknown.
     """
     readers = num_workers * ranks_here
     need = max(LEAST, readers * PER_READER)

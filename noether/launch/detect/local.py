@@ -1,14 +1,14 @@
-"""Place a run that no launcher started: on this machine alone, by hand on several, or as pods of a Kubernetes Job.
+"""Place a run on this machine alone, a run started by hand on several machines, and the pods of a Kubernetes Job.
 
-By hand, the same command is started on each machine; all must have the same number of devices:
+For a run by hand, the user starts these commands; all machines must have the same number of devices:
 
     hostA$ noether train --nodes 2 --node-rank 0 --master-addr hostA
     hostB$ noether train --nodes 2 --node-rank 1 --master-addr hostA
 
-A pod of an Indexed Job has its number in JOB_COMPLETION_INDEX; no variable has the number of pods, so `nodes` must be
-set. The pods are called JOB-0, JOB-1, … They reach each other by name only through a headless Service: with the pod's
-`subdomain` set to the Service's name, /etc/hosts has this pod's full name (JOB-1.SERVICE.NAMESPACE.svc.cluster.local),
-and rank 0's differs only in the number (Kubernetes' documentation, "Job" and "DNS for Services and Pods").
+A pod of an Indexed Job has its index in JOB_COMPLETION_INDEX. No variable has the number of pods, so `nodes` must be
+set. The pods JOB-0, JOB-1, … reach each other by name only through a headless Service, whose name must be the pods'
+`subdomain`. Then /etc/hosts has this pod's full name (JOB-1.SERVICE.NAMESPACE.svc.cluster.local), from which rank 0's
+name differs only in the index (Kubernetes' documentation, "Job" and "DNS for Services and Pods").
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from noether.launch.detect.placement import Endpoint, LaunchContext, LaunchReque
 
 
 def local_placement(request: LaunchRequest, here: LaunchContext) -> Placement:
-    """Place the run on this machine. This launcher accepts any environment, so it is tried last.
+    """Place the run on this machine alone. This launcher accepts any environment, so the others are tried before it.
 
     RequestError: requested devices are missing, or two different ports are set.
     """
@@ -65,8 +65,8 @@ def _workers_reason(request: LaunchRequest, here: LaunchContext, count: int) -> 
 def local_endpoint(master_port: int | None, environ: Mapping[str, str]) -> tuple[Endpoint, str]:
     """Return the endpoint of ranks on one machine, and the reason: the loopback address, which always resolves.
 
-    The port is `master_port`, else MASTER_PORT, else 0: a free port that is reserved from the start.
-    RequestError: a value is not a port, or two different ports are set.
+    The port is `master_port`, else MASTER_PORT, else 0, which stands for any free port.
+    RequestError: a value is not a port, or `master_port` and MASTER_PORT differ.
     """
     port, source, reason = port_of(master_port, environ, (0, "this process reserves a free port at the start"))
     return Endpoint("127.0.0.1", port, source), f"every rank is on this machine; {reason}"
@@ -76,9 +76,9 @@ COMMAND = "noether train --nodes 2 --node-rank 0 --master-addr HOST      (--node
 
 
 def multinode_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
-    """Place this machine's workers among those of `nodes` machines; return None if `nodes` is not set or 1.
+    """Place this machine's workers in a run on `nodes` machines; return None if the setting `nodes` is None or 1.
 
-    RequestError: `nodes`, `node_rank` and `master_addr` do not fit together.
+    RequestError: `nodes`, `node_rank` and `master_addr` contradict each other, or one of them is missing.
     """
     if request.nodes is None or request.nodes == 1:
         _refuse_leftovers(request)
@@ -109,7 +109,7 @@ def multinode_placement(request: LaunchRequest, here: LaunchContext) -> Placemen
 
 def _refuse_leftovers(request: LaunchRequest) -> None:
     for name, value in (("node_rank", request.node_rank), ("master_addr", request.master_addr)):
-        # Allowed: node_rank=0, which is right for a single machine, and master_addr with nodes=1.
+        # On a single machine, node_rank=0 is allowed, and with nodes=1 master_addr is allowed too.
         if value and (name == "node_rank" or request.nodes is None):
             raise RequestError("setting-without-nodes", f"{name} is set, but nodes is not",
                                seen=f"{name}={value}" + (f", nodes={request.nodes}" if request.nodes else ""),
@@ -123,18 +123,17 @@ def _checked(request: LaunchRequest, master: str) -> tuple[int, int]:
     seen = as_pairs({name: value for name, value in asked.items() if value is not None})
     if nodes is None or node_rank is None or not master:
         missing = " and ".join(name for name, value in asked.items() if value is None)
-        raise RequestError(
-            "nodes-without-setting", f"nodes={nodes}, but no {missing}", seen=seen, expected="all three", fix=COMMAND
-        )
+        raise RequestError("nodes-without-setting", f"nodes={nodes}, but no {missing}", seen=seen,
+                           expected="nodes, node_rank and master_addr together", fix=COMMAND)  # fmt: skip
     if not 0 <= node_rank < nodes:
         raise RequestError("node-rank-out-of-range", f"node_rank={node_rank}, but {nodes} nodes", seen=seen,
-                           expected=f"0 to {nodes - 1}, each number on one machine",
+                           expected=f"0 to {nodes - 1}, a different value on each machine",
                            fix=f"--node-rank {nodes - 1}")  # fmt: skip
     return nodes, node_rank
 
 
 def node_names(count: int, node_rank: int, host: str, master: str = "") -> tuple[str, ...]:
-    """Return a name for each node: this host's, the master's if it is known, and "(node 3)" for any other."""
+    """Return a name for each node: the real name of this host and of the master, "(node 3)" for an unknown name."""
     names = [f"(node {index})" for index in range(count)]
     if master and not is_loopback(master):
         names[0] = master
@@ -143,22 +142,22 @@ def node_names(count: int, node_rank: int, host: str, master: str = "") -> tuple
 
 
 def agree_on_nodes(request: LaunchRequest, count: int, node_rank: int | None, source: str) -> None:
-    """Raise RequestError if a setting contradicts a launcher that knows the number of nodes.
+    """Raise RequestError if `nodes` or `node_rank` in the settings contradicts the launcher's own values.
 
-    `node_rank` is None if the launcher does not number the nodes; `source` is the launcher's evidence.
+    `count`, `node_rank`: the launcher's values; `node_rank` is None if it is unknown. `source`: the evidence for them.
     """
     for name, asked, known in (("nodes", request.nodes, count), ("node_rank", request.node_rank, node_rank)):
         if asked is not None and known is not None and asked != known:
             raise RequestError("setting-against-launcher", f"{name}={asked}, but the launcher says {known}",
                                seen=f"{name}={asked}, {source}",
-                               expected=f"{name}={known}, or not set, as the launcher knows it",
+                               expected=f"{name}={known}, or no such setting, because the launcher knows it",
                                fix=f"leave {name} out")  # fmt: skip
 
 
 def cluster_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
-    """Place this node's workers if a known launcher started a process on each node; return None if none did.
+    """Place this node's workers if a known launcher started one process on each node; otherwise return None.
 
-    RequestError: a setting contradicts the launcher. Incomplete variables are left to `refuse_unknown`.
+    RequestError: a setting contradicts the launcher. Missing variables give None and are left to `refuse_unknown`.
     """
     rows = (row for row in LAUNCHERS if not row.local_rank)
     row = next((row for row in rows if here.environ.get(row.rank) or here.environ.get(row.hosts)), None)
@@ -179,7 +178,7 @@ def cluster_placement(request: LaunchRequest, here: LaunchContext) -> Placement 
 def _joined(
     request: LaunchRequest, here: LaunchContext, name: str, place: tuple[int, int], master: tuple[str, str], seen: str
 ) -> Placement:
-    """Place the workers of node `place[1]` of `place[0]`. The ranks meet at `master[0]`, for the reason `master[1]`."""
+    """Place a node's workers. `place`: the node count and this node's index. `master`: rank 0's address, the reason."""
     placed = multinode_placement(replace(request, nodes=place[0], node_rank=place[1], master_addr=master[0]), here)
     assert placed is not None
     reasons = {
@@ -191,14 +190,14 @@ def _joined(
 
 
 def refuse_unknown(request: LaunchRequest, here: LaunchContext) -> None:
-    """Raise RequestError if variables show several processes of an unknown launcher, and `nodes` is not set."""
+    """Raise RequestError if variables show several processes of an unknown launcher, but `nodes` is not set."""
     signs = foreign_signs(here.environ, here.host)
     if request.nodes is not None or not signs.seen:
         return
     master = here.environ.get("MASTER_ADDR") or next(iter(signs.hosts), "HOST")
     number = "K" if signs.number is None else signs.number
     raise RequestError(
-        "launcher-not-known", "this process's variables show several processes or nodes, but it would train alone",
+        "launcher-not-known", "variables show that several processes were started, but this one would train alone",
         seen=as_pairs(signs.seen) + (f"; hosts {first_of(signs.hosts, 4)}" if signs.hosts else ""),
         expected="the variables of a launcher that noether knows, or these settings on each node",
         fix=f"noether train --nodes {signs.count or 'N'} --node-rank {number} --master-addr {master}      (each node "
@@ -211,9 +210,9 @@ OWN_RUNS = "nodes=1 'run_id=NAME-$(JOB_COMPLETION_INDEX)'      (each pod trains 
 
 
 def kubernetes_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
-    """Place this pod's workers among those of the Job; return None outside a Job, or if each pod is a separate run.
+    """Place this pod's workers in the run of an Indexed Job; return None outside a Job, or if each pod is its own run.
 
-    RequestError: the number of pods or rank 0's host is unknown, or a setting contradicts the index.
+    RequestError: the number of pods or rank 0's host is unknown, or a setting contradicts the pod's index.
     """
     if not here.environ.get(INDEX) or request.nodes == 1:
         return None

@@ -1,13 +1,13 @@
 """Place a process that mpirun, mpiexec, jsrun or `flux run` started, by the variables that `launchers.py` lists.
 
-Each process is one rank; if it is the only process, it starts a worker on each of its devices. MPI itself is not used.
-The ranks meet at torch's own store, at the first of these addresses:
+Each process is one rank, but a process that is alone starts a worker on each of its devices. MPI itself is not used.
+The ranks meet at torch's own store, at the first of these addresses that applies:
 - `master_addr`;
 - 127.0.0.1, if every rank is on this machine;
 - MASTER_ADDR (`mpirun -x MASTER_ADDR=hostA`);
 - with Open MPI, the machine of mpirun (OMPI_MCA_orte_hnp_uri in version 4, PMIX_SERVER_URI in 5), if rank 0 is there.
-The port is `master_port` or MASTER_PORT. If neither is set, it is derived from mpirun's job number (Open MPI) or from
-mpiexec's control port (Hydra, if its proxy is among the visible parent processes); otherwise it is 29500.
+The port is `master_port` or MASTER_PORT. If neither is set, it is derived from mpirun's job number (Open MPI), or from
+mpiexec's control port (Hydra, if its proxy is a visible parent process). If there is nothing to derive it from: 29500.
 """
 
 import re
@@ -24,7 +24,7 @@ from noether.launch.detect.placement import Endpoint, LaunchContext, LaunchReque
 from noether.launch.detect.process_facts import ProcessFacts
 from noether.launch.detect.slurm.step import restart_count
 
-# 160366592.1;tcp://192.0.2.2,198.51.100.2:37633;tcp6://…  (job.daemon; the daemon that runs mpirun is number 0)
+# 160366592.1;tcp://192.0.2.2,198.51.100.2:37633;tcp6://…  (job.daemon; mpirun itself is daemon 0)
 _ORTE_URI = re.compile(r"([0-9]{1,18})\.([0-9]{1,9});(?:tcp://([0-9.]+)[,:])?")
 # prterun-hostA-12345@0.1;tcp4://…  (host and process of mpirun, daemon)
 _PRRTE_URI = re.compile(r"[a-z]+-(.+)-([0-9]{1,18})@[0-9]+\.([0-9]{1,9});")
@@ -34,9 +34,9 @@ _HYDRA_PROXY = re.compile(r"\S*hydra_\w*proxy .*--control-port \S+:([0-9]{1,5})(
 
 @dataclass(frozen=True)
 class MpiDaemon:
-    """Open MPI's daemon on this node.
+    """Open MPI's daemon on this node, as the variable `source` describes it.
 
-    `master`: the host that runs mpirun, or "" if the variable `source` lacks it. `job`: mpirun's number for the run.
+    `master`: the host that runs mpirun, or "" if the variable does not contain it. `job`: mpirun's id for the run.
     """
 
     number: int
@@ -49,7 +49,7 @@ class MpiDaemon:
 class MpiProcess(LaunchedTask):
     """One process that mpirun started.
 
-    `nodes`: the number of nodes, which is a guess unless `counted` is true. `daemon`: known only for Open MPI.
+    `nodes`: the number of nodes; with `counted=False`, it is a guess. `daemon`: None if this is not Open MPI.
     """
 
     family: str
@@ -59,9 +59,9 @@ class MpiProcess(LaunchedTask):
 
 
 def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
-    """Read which process of an MPI job this is; return None if MPI did not start it.
+    """Read this process's place in an MPI job from its variables; return None if MPI did not start it.
 
-    srun sets some of PMI's and PALS's variables too, but not the local size; Slurm's launcher places such a process.
+    srun also sets some variables of PMI and PALS, but not the local size. The result is then None: Slurm places it.
     RequestError: some of the variables are missing, or they contradict each other.
     """
     row = next((row for row in LAUNCHERS if row.local_rank and environ.get(row.rank)), None)
@@ -85,18 +85,18 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
     if rank >= count or local_rank >= local_count or local_count > count:
         raise RequestError("mpi-variables-contradict", f"{family}'s variables contradict each other",
                            seen=as_pairs({name: environ[name] for name in names}),
-                           expected="a rank below the size, and no more local ranks than ranks",
+                           expected="a rank that is below the size, and a local size that is not above the size",
                            fix="mpirun -n 2 noether train …")  # fmt: skip
     daemon = _daemon(environ) if family == "Open MPI" else None
     if local_count == count:
         node_rank, nodes = 0, 1
     else:
-        # mpirun may order the ranks over the nodes in any way (--map-by), so for Hydra this is only a label.
+        # mpirun can distribute the ranks over the nodes in any order (--map-by), so for Hydra this is only a label.
         node_rank = daemon.number if daemon else rank // local_count
     return MpiProcess(
         rank=rank, count=count, local_rank=local_rank, local_count=local_count, node_rank=node_rank,
         seen=f"{family}: rank {rank} of {count}, local rank {local_rank} of {local_count}",
-        # One of several processes cannot know how many devices the other nodes have, so each is one rank only.
+        # If there are several processes, none knows how many devices other nodes have, so each runs only one rank.
         may_spawn=count == 1, bound=bool(environ.get("CUDA_VISIBLE_DEVICES")), line=row.line,
         nodes=max(-(-count // local_count) if nodes is None else nodes, node_rank + 1),
         family=family, counted=nodes is not None, daemon=daemon,
@@ -115,9 +115,9 @@ def _daemon(environ: Mapping[str, str]) -> MpiDaemon | None:
 
 
 def mpi_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
-    """Place one process of mpirun or mpiexec; return None if neither started it.
+    """Place a process of an MPI launcher; return None if no such launcher started this process.
 
-    RequestError: the variables contradict each other or this node's devices, or nothing says where rank 0 is.
+    RequestError: the variables contradict each other or this node's devices, or do not show where rank 0 is.
     """
     environ = here.environ
     if (process := mpi_process(environ)) is None:
@@ -140,7 +140,7 @@ def mpi_placement(request: LaunchRequest, here: LaunchContext) -> Placement | No
 
 
 def _derived_port(process: MpiProcess, facts: ProcessFacts) -> tuple[int, str] | None:
-    """Return a port that every process derives alike, and the reason; None if there is nothing to derive it from."""
+    """Return a port that is the same in every process, and the reason; None if there is nothing to derive it from."""
     if process.daemon is not None:
         return derived(process.daemon.job, 0, f"mpirun's job {process.daemon.job}")
     proxies = (_HYDRA_PROXY.match(line) for line in facts.ancestors if process.family == "Hydra")
@@ -162,7 +162,7 @@ def _endpoint(
     fix = "mpirun -x MASTER_ADDR=HOST noether train …      (the host of rank 0; mpiexec -genv MASTER_ADDR HOST)"
     daemon = process.daemon
     if daemon is None or not daemon.master:
-        raise RequestError("mpi-no-master", "there are ranks on several machines, but nothing says where rank 0 is",
+        raise RequestError("mpi-no-master", "there are ranks on several machines, but no variable gives rank 0's host",
                            seen=f"{process.seen}, no MASTER_ADDR", expected="the host of rank 0", fix=fix)  # fmt: skip
     if process.rank == 0 and daemon.number != 0:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""`Placement`, a launcher's answer: the ranks this process is responsible for, and why; and a launcher's inputs."""
+"""The input that each launcher reads, and its result, `Placement`: the ranks of this process, and the reasons."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,19 +11,19 @@ from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 
 @dataclass(frozen=True)
 class Placement:
-    """The ranks of a run that this process is responsible for, and why."""
+    """The ranks of a run that this process is responsible for, and the reasons."""
 
     launcher: str
     world_size: int
     nodes: tuple[str, ...]  # Host names in the order of the node ranks; "(node 3)" if unknown.
     node_rank: int
-    workers: "tuple[Worker, ...]"  # If it is a single one, this process runs it; else it starts a process for each.
+    workers: "tuple[Worker, ...]"  # A single worker runs in this process; several run in processes that it starts.
     endpoint: "Endpoint"
-    restarts: int  # Counts restarts by a scheduler or launcher (the attempt's number also counts restarts by users).
+    restarts: int  # The count of restarts by a scheduler or launcher, not by a user.
     reasons: Mapping[str, str]  # The evidence for each field.
-    local_world_size: int  # The ranks on this node: more than `workers` if other processes here have ranks too.
-    warnings: tuple[str, ...] = ()  # Printed before the run, which can start, but perhaps not as the user intended.
-    cpus: CpuShare | None = None  # How the workers share this host's CPUs; None in a plan for another machine.
+    local_world_size: int  # The number of ranks on this node, including those of other processes.
+    warnings: tuple[str, ...] = ()  # Texts to print before the run; it can start, but perhaps not as intended.
+    cpus: CpuShare | None = None  # The workers' shares of this host's CPUs; None in a plan for another machine.
 
     @property
     def host(self) -> str:
@@ -48,10 +48,10 @@ DeviceKind = Literal["cuda", "mps", "cpu"]
 class Device:
     """One accelerator of this host, or the CPU.
 
-    `index` counts within the devices that this process sees (the CUDA mask), as torch does. `name` is the mask's name
-    for the device (an index, a UUID, a MIG id), an opaque string.
+    `index`: torch's index of the device, among those that the CUDA mask shows this process. `name`: the mask's entry
+    for the device (an index, a UUID, a MIG id), as an opaque string.
     A worker inherits CUDA_VISIBLE_DEVICES unchanged and uses `cuda:index` within it. The mask is never rewritten to
-    physical numbers, because those would be wrong if this process already runs under another mask.
+    physical indices, because these would be wrong if this process already runs under another mask.
     """
 
     kind: DeviceKind
@@ -64,11 +64,11 @@ class Device:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address where the ranks meet. For port 0, the parent process binds and keeps a free port when the run starts.
+    """The address where the ranks meet. Port 0 stands for a free port, which the parent process binds at the start.
 
-    `asked_by` is the setting or variable that chose the port, empty if none did; errors about the port name it.
-    `served_by` is the launcher that already serves a store there ("torchrun"), empty if rank 0 must bind the port.
-    A port that is already served must not be bound: every rank, including rank 0, connects to it as a client.
+    `asked_by`: the setting or variable that chose the port, to be named in errors; "" if none chose it.
+    `served_by`: the launcher that already serves a store at this port ("torchrun"); "" if rank 0 must bind the port.
+    A port that a launcher serves must not be bound: every rank, including rank 0, connects to it as a client.
     """
 
     host: str
@@ -78,7 +78,7 @@ class Endpoint:
 
     @property
     def another_port(self) -> str:
-        """The setting or variable of the port, with an adjacent number."""
+        """The text of a fix, which sets the port's setting or variable to an adjacent port."""
         return f"{self.asked_by or 'master_port'}={self.port + (1 if self.port < 65535 else -1)}"
 
 
@@ -86,10 +86,10 @@ class Endpoint:
 class LaunchRequest:
     """The settings that concern the launch; everything else is read from the environment of the process.
 
-    `accelerator` is "auto", "gpu", "cpu" or "mps". `devices` is the setting as written (see `choose_devices`).
-    `master_port` 0 or None leaves the port to the placement. `visible_devices` is the CUDA mask in a plan for another
-    machine. `nodes`, `node_rank` and `master_addr` start a run on several machines without a scheduler; if a launcher
-    sets these values itself, the settings must agree with it.
+    `accelerator`: "auto", "gpu", "cpu" or "mps". `devices`: the setting as written (see `choose_devices`).
+    `master_port`: if 0 or None, the launcher's code chooses the port. `visible_devices`: the CUDA mask in a plan for
+    another machine. `nodes`, `node_rank`, `master_addr`: set for a run on several machines without a scheduler; if a
+    launcher sets these values itself, the settings must agree with the launcher.
     """
 
     accelerator: str = "auto"
@@ -103,7 +103,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class LaunchContext:
-    """The variables, devices and host name of this process, and what else the system shows about it."""
+    """The variables, devices and host name of this process, and further facts that the system shows about it."""
 
     environ: Mapping[str, str]
     inventory: "DeviceInventory"
@@ -113,9 +113,9 @@ class LaunchContext:
 
 @dataclass(frozen=True)
 class DeviceInventory:
-    """The devices this process may use; for "cpu" and "mps" there is one.
+    """The devices that this process may use; for "cpu" and "mps" there is one device.
 
-    `evidence`: how the devices were found, as text in brackets after their number. `cpus`: the usable cores.
+    `evidence`: how the devices were found, as text to follow their number in brackets. `cpus`: the usable cores.
     """
 
     kind: DeviceKind

@@ -1,4 +1,4 @@
-"""Read facts about this process that the environment variables may not show: its parents, cgroup and terminal."""
+"""Read facts about this process that environment variables may not show, such as its parents and its cgroup."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from noether.common.processes import ancestors
 
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "tcsh", "csh", "fish", "ash", "busybox")
 MAX_ANCESTORS = 64
-# Characters to read of a command line: enough for a name and a shell's options. The rest is private.
+# The number of characters to read of a command line: a name and a shell's options fit, and the rest is private.
 MAX_COMMAND = 200
 
 _STEP_TITLE = re.compile(r"slurmstepd: \[([0-9]+)(?:[+_][0-9]+)?\.([0-9]+|batch|extern|interactive)(?:\+[0-9]+)?\]")
@@ -23,9 +23,9 @@ _STEP_CGROUP = re.compile(r"/job_([0-9]+)/step_([0-9]+|batch|extern|interactive)
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """Facts that the system shows about this process besides its environment; by default nothing is known.
+    """Facts that the system shows about this process, in addition to its environment. By default nothing is known.
 
-    `ancestors`: the command lines of its parent processes in this PID namespace as `ps` shows them, nearest first.
+    `ancestors`: the command lines of its ancestors in this PID namespace, as `ps` shows them, nearest ancestor first.
     `cgroup`: the text of /proc/self/cgroup. `container`: the name of the container engine, or "" outside a container.
     `nvidia_kernel`: whether the kernel has NVIDIA GPUs, which is visible inside a container too. `amd_driver`: whether
     AMD's driver is loaded. `full_name`: this host's name with its domain, from /etc/hosts.
@@ -53,7 +53,7 @@ class StepSeen:
 
 
 def read_process_facts(proc: Path = Path("/proc")) -> ProcessFacts:
-    """Read the facts of this process. Facts that cannot be read (another system, hidden processes) stay unknown."""
+    """Read facts about this process. A fact stays unknown if it cannot be read (not on Linux, hidden processes)."""
     nvidia = False
     with contextlib.suppress(OSError):
         nvidia = any((proc / "driver" / "nvidia" / "gpus").iterdir())
@@ -69,7 +69,7 @@ def _text(path: Path) -> str:
 
 
 def full_name(hosts: str, host: str) -> str:
-    """Return a host's name with its domain from the text of /etc/hosts (hosts(5)); "" if the text has none."""
+    """Return the name of `host` with its domain, from the text of /etc/hosts (hosts(5)), or "" if it is not there."""
     for line in hosts.splitlines():
         names = line.partition("#")[0].split()[1:]
         if host in names:
@@ -87,9 +87,9 @@ def _ancestors(proc: Path) -> tuple[str, ...]:
 
 
 def step_seen(facts: ProcessFacts) -> StepSeen | None:
-    """Return the Slurm step that this process runs in, read from its nearest slurmstepd, else from its cgroup.
+    """Return the Slurm step that this process runs in, read from its nearest ancestor slurmstepd, else from its cgroup.
 
-    slurmstepd is listed as `slurmstepd: [JOB.STEP]`, also inside containers that share the host's process list.
+    slurmstepd's command line is `slurmstepd: [JOB.STEP]`. A container that shares the host's process list shows it too.
     """
     for line in facts.ancestors:
         if match := _STEP_TITLE.match(line):
@@ -99,9 +99,9 @@ def step_seen(facts: ProcessFacts) -> StepSeen | None:
 
 
 def interactive_shell(facts: ProcessFacts) -> str | None:
-    """Return the command line of an interactive shell between this process and its slurmstepd.
+    """Return the command line of the nearest interactive shell among this process's ancestors, up to slurmstepd.
 
-    Return "" if slurmstepd is visible with no such shell in between, and None if neither is visible.
+    Return "" if slurmstepd is visible but no such shell is below it, and None if neither is visible.
     `bash script.sh` and `bash -c …` are wrappers that a launcher started, not interactive shells.
     """
     for line in facts.ancestors:

@@ -1,4 +1,4 @@
-"""Ask each launcher in turn whether it started this process; refuse to start a single-process command several times."""
+"""Find the launcher that started this process; refuse a single-process command that was started several times."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,12 +19,12 @@ from noether.launch.detect.slurm.placement import slurm_placement
 from noether.launch.detect.torchrun import torchrun_placement
 
 Launcher = Callable[[LaunchRequest, LaunchContext], Placement | None]
-"""A function that returns the placement, or None if something else started this process. It raises RequestError if its
-own launcher's variables make no sense: an incomplete environment must not fall through to the next launcher."""
+"""A function that returns the placement, or None if its launcher did not start this process. RequestError: variables of
+its launcher are missing or contradictory; another launcher must not place such a process."""
 
 LAUNCHERS: tuple[Launcher, ...] = (
-    # The first launcher to return a placement is used. One that can run inside another (torchrun and mpirun inside a
-    # Slurm job) must therefore come before the other. The last launcher accepts every environment.
+    # The first placement that a launcher returns is used. A launcher that can run inside another launcher's job, as
+    # torchrun and mpirun can in a Slurm job, must come before that launcher. The last one accepts every environment.
     torchrun_placement,
     mpi_placement,
     slurm_placement,
@@ -36,7 +36,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
 )
 
 RANK_VARIABLES = ("SLURM_PROCID", "RANK", local.INDEX, *(row.rank for row in KNOWN if row.rank))
-"""The variables in which launchers number their processes from 0; read if a process cannot be placed."""
+"""The variables in which launchers number their processes from 0. They are read if a process cannot be placed."""
 
 
 def resolve_placement(
@@ -46,16 +46,16 @@ def resolve_placement(
     nvml: GpuDriver = nvml_gpus,
     facts: ProcessFacts = NOTHING_KNOWN,
 ) -> Placement:
-    """Return the placement of this process: the ranks of a run that it is responsible for, and why.
+    """Return the placement of this process: the ranks of a run that it is responsible for, and the reasons.
 
-    `host` is the name of this machine, `nvml` lists the GPUs of the NVIDIA driver.
+    `host`: the name of this machine. `nvml`: a function that lists the GPUs of the NVIDIA driver.
 
-    RequestError: the request does not fit this machine, or the environment contradicts itself.
+    RequestError: the request does not fit this machine, or variables contradict each other.
     """
     try:
         inventory = find_devices(request, environ, nvml, facts)
     except RequestError as error:
-        # Without a GPU this may be a login node. The wrong place is then the cause, so report that first.
+        # This machine may have no GPU because it is a login node. The wrong place is then the cause, and is reported.
         refuse_wrong_place(request, environ, host, facts)
         raise error
     here = LaunchContext(environ, inventory, host, facts)
@@ -66,7 +66,7 @@ def resolve_placement(
 
 
 def _on_this_host(placement: Placement, environ: Mapping[str, str], cpus: UsableCpus) -> Placement:
-    """Return the placement with its share of this host's CPUs, and a warning for each limit too low for the run."""
+    """Add the share of this host's CPUs to the placement, and a warning for each limit that is too low for the run."""
     kind = placement.workers[0].device.kind
     too_large = why_too_large(placement.world_size, placement.local_world_size, kind, *read_limits())
     share = share_cpus(cpus, environ, len(placement.workers), placement.local_world_size)
@@ -78,11 +78,11 @@ def _on_this_host(placement: Placement, environ: Mapping[str, str], cpus: Usable
 def resolve_or_on_cpus(
     request: LaunchRequest, environ: Mapping[str, str], host: str, nvml: GpuDriver, facts: ProcessFacts
 ) -> tuple[Placement, RequestError | None]:
-    """Return the placement and None; or, if the devices are refused, the placement on CPUs and the refusal.
+    """Return the placement and None. If the devices are refused, return a placement on CPUs, and the refusal.
 
-    The meeting point does not depend on the devices. The number of ranks, and which ranks are here, may depend on them.
+    The meeting point on CPUs is the same as on other devices. The number of ranks, and the ranks here, can differ.
 
-    RequestError: as for `resolve_placement`, if CPUs are refused too.
+    RequestError: the placement on CPUs is refused too, as by `resolve_placement`.
     """
     try:
         return resolve_placement(request, environ, host, nvml, facts), None
@@ -96,14 +96,14 @@ ONE_PROCESS = {"slurm": "srun --nodes=1 --ntasks=1 noether {verb} …", "mpi": "
 
 
 def refuse_several(verb: str, environ: Mapping[str, str], host: str, facts: ProcessFacts) -> None:
-    """Raise RequestError if a single-process command was started several times, to write the same files.
+    """Raise RequestError if a command for a single process was started several times: all would write the same files.
 
-    Every process raises. If one process continued after the rest exited, the launcher might kill it a while later.
+    Every process raises. If one process continued while the others exit, the launcher could kill it later.
     """
     try:
         placement = resolve_placement(LaunchRequest(accelerator="cpu"), environ, host, facts=facts)
     except RequestError:
-        return  # No run could start here (a login node, for example), but a single process can work.
+        return  # A run would be refused here, for example on a login node, but a single process can work.
     started = placement.world_size // len(placement.workers)
     if started == 1:
         return

@@ -1,14 +1,14 @@
 """Place a process that has RANK and WORLD_SIZE, set by torchrun, by Kubernetes' PyTorchJob, or by hand.
 
-- torchrun (TORCHELASTIC_RUN_ID): one rank per process, also inside a Slurm job. Its agent already serves the
-  store at MASTER_ADDR:MASTER_PORT, so no rank binds that port. `restarts` combines torchrun's count with the
-  requeues of the Slurm job around it, so that it grows with every restart.
-- PyTorchJob: RANK is the number of the pod, and LOCAL_RANK is not set. One process in each pod starts a worker on each
-  of its devices. Every pod must have the same number of devices.
-- Anything else that sets RANK, WORLD_SIZE and LOCAL_RANK: one rank per process.
+- torchrun (TORCHELASTIC_RUN_ID): one rank per process, also inside a Slurm job. torchrun's agent already serves the
+  store at MASTER_ADDR:MASTER_PORT, so no rank binds that port. `restarts` combines torchrun's restart count with the
+  requeue count of the Slurm job, so that it grows with every restart.
+- PyTorchJob: RANK is the index of the pod, and LOCAL_RANK is not set. One process in each pod starts a worker on each
+  of the pod's devices. Every pod must have the same number of devices.
+- Any other program that sets RANK, WORLD_SIZE and LOCAL_RANK: one rank per process.
 
-If srun or mpirun started this process, its own launcher places it, and RANK and WORLD_SIZE only have to agree with
-its placement (enroot's 50-slurm-pytorch hook sets these variables in each task of a Slurm step).
+If srun or mpirun started this process, the code for that launcher places it; RANK and WORLD_SIZE must only agree with
+the placement (enroot's 50-slurm-pytorch hook sets these variables in each task of a Slurm step).
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from noether.launch.detect.slurm.step import SrunTask, restart_count, slurm_proc
 class RankedTask(LaunchedTask):
     """A process with RANK and WORLD_SIZE; in a pod of a PyTorchJob, `rank` and `count` refer to the pods.
 
-    `world`: WORLD_SIZE. `nodes`: the number of nodes. Unless `told` is true, `nodes` and `node_rank` are guesses.
+    `world`: WORLD_SIZE. `nodes`: the number of nodes. With `told=False`, `nodes` and `node_rank` are guesses.
     """
 
     world: int
@@ -40,7 +40,7 @@ class RankedTask(LaunchedTask):
 
 
 def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
-    """Place the rank numbered by RANK; return None if RANK is not set or srun or mpirun started this process.
+    """Place a process by RANK; return None if RANK is not set, or if srun or mpirun started this process.
 
     RequestError: the variables contradict each other, or the ranks on this node do not match its devices.
     """
@@ -49,7 +49,7 @@ def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement
     if not elastic and mpi_process(environ) is not None:
         return None
     if not environ.get("RANK"):
-        # In a Slurm job, Slurm's variables decide.
+        # If there is a Slurm job, the code for Slurm places this process.
         if environ.get("WORLD_SIZE", "") not in ("", "1") and not environ.get("SLURM_JOB_ID"):
             raise _half_set(environ, "WORLD_SIZE", "RANK")
         return None
@@ -79,7 +79,7 @@ def torchrun_placement(request: LaunchRequest, here: LaunchContext) -> Placement
 def _half_set(environ: Mapping[str, str], there: str, missing: str) -> RequestError:
     return RequestError("rank-variables-half-set", f"{there}={environ[there]} is set, but not {missing}",
                         seen=f"{there}={environ[there]}, no {missing}",
-                        expected="both, set by a launcher for each process, or neither",
+                        expected="both variables, set by a launcher for each process, or neither",
                         fix=f"unset {there}      (or start with torchrun)")  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def _read(environ: Mapping[str, str], elastic: bool, master: str) -> RankedTask:
         local_rank=local_rank or 0, local_count=1 if pods else local_count, node_rank=node_rank,
         seen=seen, may_spawn=bool(pods),
         line="nprocPerNode: {n}" if pods else "torchrun --nproc-per-node {n} entrypoint.py train …",
-        # torchrun gives all its workers one environment, so a single visible device is the same for all of them.
+        # torchrun starts all its workers with one environment, so a single visible device is the same for every worker.
         bound=not elastic and bool(environ.get("CUDA_VISIBLE_DEVICES")),
         world=world, told=told_nodes is not None, is_pod=bool(pods), elastic=elastic,
         nodes=max(-(-world // local_count), node_rank + 1) if told_nodes is None else told_nodes,
@@ -124,7 +124,7 @@ def _count_pods(environ: Mapping[str, str], world: int) -> int | None:
     """Return the number of pods, or None if the PyTorchJob operator did not start this process."""
     if environ.get("PET_NNODES", "").isdigit():
         return whole_number(environ, "PET_NNODES")
-    # Older operators set only WORLD_SIZE, and set it to the number of pods.
+    # Old versions of the operator set only WORLD_SIZE, to the number of pods.
     return world if environ.get("KUBERNETES_SERVICE_HOST") else None
 
 
@@ -135,18 +135,18 @@ def _bind(task: RankedTask, environ: Mapping[str, str], inventory: DeviceInvento
             "no-device-for-rank",
             f"{len(inventory.devices)} visible devices, but nothing says which one this rank should use",
             seen=f"{task.seen}, {inventory.evidence}", expected="LOCAL_RANK, or one visible device",
-            fix="LOCAL_RANK=0      (the number of this rank on its machine; torchrun sets it)",
+            fix="LOCAL_RANK=0      (the index of this rank on its machine; torchrun sets it)",
         )  # fmt: skip
     binding = bind_devices(task, inventory, request.devices)
     each = len(binding.workers)
-    # The operator computes WORLD_SIZE as pods × nprocPerNode, or as pods × 1 if that is not a number ("auto", missing).
+    # The operator sets WORLD_SIZE to pods × nprocPerNode, or to the pod count if nprocPerNode is "auto" or missing.
     wanted = shortened(environ.get("PET_NPROC_PER_NODE", ""))
     fits = task.world in (task.count, task.count * each) and (not wanted[:1].isdigit() or wanted == str(each))
     if task.is_pod and not fits:
         raise RequestError(
             "pytorchjob-workers", f"{counted(each, 'worker')} in this pod, but the PyTorchJob assumes another number",
             seen=f"{task.seen}, {task.count} pods, PET_NPROC_PER_NODE={wanted or 'not set'}, {inventory.evidence}",
-            expected="as many processes as devices in each pod",
+            expected="one process per device in each pod",
             fix=f'nprocPerNode: "{each}"' + (f"      (or devices={wanted})" if whole(wanted) else ""),
         )  # fmt: skip
     return binding
@@ -169,7 +169,7 @@ def _endpoint(
     if is_loopback(master) and task.nodes > 1 and not served_by:
         if not task.told or task.node_rank > 0:
             refuse_loopback(master, asked_by, task.nodes)
-        # The operator sets "localhost" in its master pod; no other pod could reach a port bound to it.
+        # The operator sets "localhost" in the master pod, but other pods could not reach a port bound to that address.
         master, reason = host, f"{host}, as {reason} in the pod of rank 0"
     reason += f"; {port_reason}" + ("; served by torchrun's agent" if served_by else "")
     return Endpoint(master, port, source, served_by), reason
@@ -182,5 +182,5 @@ def _restarts(environ: Mapping[str, str]) -> tuple[int, str]:
     restarts = whole_number(environ, "TORCHELASTIC_RESTART_COUNT")
     most = whole_number(environ, "TORCHELASTIC_MAX_RESTARTS") if environ.get("TORCHELASTIC_MAX_RESTARTS") else 0
     evidence = f"TORCHELASTIC_RESTART_COUNT={restarts}"
-    # After a requeue torchrun counts from 0 again, but our count must be higher than all earlier ones.
+    # After a requeue torchrun counts from 0 again, but `restarts` must be higher than before the requeue.
     return requeues * (max(most, restarts) + 1) + restarts, evidence + (f", {reason}" if requeues else "")

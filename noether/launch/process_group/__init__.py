@@ -1,1 +1,1 @@
-"""A rank's dealings with the other ranks: rendezvous, process group and agreed stop."""
+"""Communication between the ranks of a run: rendezvous, process group and agreed stop."""

@@ -1,4 +1,4 @@
-"""Finds the deadline of a run, and the moment at which the run must begin to stop. No torch here."""
+"""Finds the deadline of a run, and the moment at which the run must begin to stop; does not import torch."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -8,18 +8,18 @@ from noether.common.numbers import whole
 from noether.launch.detect.slurm.queue import SlurmError, run_slurm
 
 MARGIN_S = 10.0
-"""Slack: Slurm checks time limits every few seconds, host clocks differ, and a process takes a moment to exit."""
+"""Extra seconds: Slurm checks time limits every few seconds, host clocks differ, and a process needs time to exit."""
 
 ASSUMED_BYTES_PER_S = 50e6
-"""The speed of a slow shared disk, assumed until a checkpoint of this run has been timed."""
+"""The speed of a slow shared disk. It is assumed until the first checkpoint of this run has been timed."""
 
 
 @dataclass
 class Deadline:
     """The time by which a run must have ended, and how long its last steps take.
 
-    moment: the deadline in seconds of the monotonic clock, which is never set back. source: the setting or query that
-    gave it. save_s, boundary_s: the longest time that a checkpoint took, and between two boundaries, so far.
+    `moment`: the deadline in seconds of the monotonic clock, which is never set back. `source`: the setting or query
+    that gave the deadline. `save_s`, `boundary_s`: the longest time so far of a checkpoint, and between two boundaries.
     """
 
     moment: float
@@ -32,12 +32,12 @@ class Deadline:
     def lead_s(self) -> float:
         """The seconds before the deadline at which the ranks must begin to stop.
 
-        A checkpoint may already be under way, and a last one follows; a requested stop is agreed one boundary later.
+        That leaves time for a checkpoint under way and the last one; a stop is agreed one boundary after its request.
         """
         return MARGIN_S + 2 * self.save_s + 2 * self.boundary_s
 
     def is_near(self, now: Callable[[], float] = time.monotonic) -> bool:
-        """Return whether it is time to stop. Call it at every boundary: it also measures the time between them."""
+        """Return whether it is time to stop. Call this at every boundary: it also measures the time between calls."""
         moment = now()
         if self._last_boundary is not None:
             self.boundary_s = max(self.boundary_s, moment - self._last_boundary)
@@ -55,7 +55,7 @@ def _clock_offset() -> float:
 
 
 def ask_squeue(job: str) -> str | None:
-    """Return a job's remaining time as squeue prints it; None if squeue cannot be run (as in most containers)."""
+    """Return a job's remaining time as squeue prints it; None if squeue is missing, as in most containers, or fails."""
     try:
         return run_slurm(["squeue", "--noheader", f"--jobs={job}", "--format=%L"], limit_s=10).strip() or None
     except SlurmError:
@@ -74,7 +74,7 @@ def find_deadline(
 
     Args:
         timeout_min: `trainer.timeout_min`, counted from `started`.
-        job_minutes: `slurm.timeout_min`, the job's requested time; used inside a job if nothing else gives its end.
+        job_minutes: `slurm.timeout_min`, the job's requested time; used inside a job if its end is not known otherwise.
         environ: the environment; newer versions of Slurm set SLURM_JOB_END_TIME in it.
         started: when this process started, in seconds of the monotonic clock.
         ask: returns a job's remaining time in the format of `squeue --format=%L`.
@@ -85,7 +85,7 @@ def find_deadline(
     if job := environ.get("SLURM_JOB_ID"):
         end = whole(environ.get("SLURM_JOB_END_TIME", "")) or 0
         moment = end - _clock_offset() if end < 10**11 else 0.0
-        if moment > started:  # A moment in the past was inherited from another job.
+        if moment > started:  # An end in the past is that of another job, from an inherited variable.
             found.append(Deadline(moment, "SLURM_JOB_END_TIME"))
         elif said := ask(job):
             if (left := seconds_left(said)) is not None:
@@ -96,7 +96,7 @@ def find_deadline(
 
 
 def seconds_left(text: str) -> float | None:
-    """Parse squeue's days-hours:minutes:seconds; None if it is not a time (UNLIMITED, NOT_SET, INVALID)."""
+    """Parse squeue's days-hours:minutes:seconds; return None if `text` is no time (UNLIMITED, NOT_SET, INVALID)."""
     days, _, clock = text.rpartition("-")
     parts = clock.split(":")
     if not all(part.isdigit() for part in [*parts, days or "0"]) or not 2 <= len(parts) <= 3:

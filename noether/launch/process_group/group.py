@@ -1,4 +1,4 @@
-"""Connects one worker to the other workers: joining the process group, collectives, and leaving the group."""
+"""Connects one worker to the other workers: it joins the process group, runs collectives, and leaves the group."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,15 +27,15 @@ from noether.launch.processes.context import MeetingPoint, WorkerContext, Worker
 T = TypeVar("T")
 
 PARENT_ANSWERS_S = 60.0
-"""Seconds after `init_timeout_s` for which a rank still waits for its parent process's answer."""
+"""The seconds by which a rank's wait for its parent process's answer exceeds `init_timeout_s`."""
 LONGEST_FINISH_S = 24 * 3600.0
-"""The longest wait (s) for rank 0's last steps: checkpoint, baselines, report. A rank's death is noticed at once."""
+"""The longest wait (s) for rank 0's last checkpoint, baselines and report. A rank's death still ends it at once."""
 
 
 class Group:
-    """The ranks of a run, as seen by one of them. With one rank no process group exists and nothing is sent.
+    """The ranks of a run, as seen by one rank. If the run has only one rank, there is no process group.
 
-    `parent` connects to the parent process, which follows this rank's updates and collectives and agrees on stops.
+    `parent`: the connection to the parent process, which follows this rank's collectives and agrees on stops.
     """
 
     def __init__(self, context: WorkerContext, device: torch.device, channel: ControlChannel | None = None) -> None:
@@ -53,21 +53,21 @@ class Group:
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Sum a tensor on the group's device over all ranks, in place, and return it; every rank must call it."""
+        """Sum a tensor over all ranks, in place, and return it. It is on the group's device; every rank calls this."""
         if self.world_size > 1:
             with self.parent.waiting("all_reduce of numbers"):
                 dist.all_reduce(tensor)
         return tensor
 
     def gather(self, value: T) -> list[T]:
-        """Return every rank's value, in rank order, on rank 0; an empty list on the other ranks."""
+        """Return every rank's value, in rank order, on rank 0; on the other ranks, return an empty list."""
         if self._channel is None:
             return [value]
         with self.parent.waiting("gather on rank 0"):
             return self._channel.gather(value)
 
     def table(self, row: Sequence[float]) -> list[list[float]]:
-        """Return every rank's row of numbers, in rank order. Rows have equal length, and every rank calls it."""
+        """Return the rows of all ranks, in rank order. Every rank calls this with a row of the same length."""
         if self.world_size == 1:
             return [list(row)]
         rows = torch.zeros(self.world_size, len(row), dtype=torch.float64)
@@ -84,13 +84,13 @@ class Group:
             return first
 
     def once_per_host(self, make: Callable[[], T]) -> T:
-        """Return the result of `make` from this host's first rank. Every rank calls this; the result must pickle."""
+        """Return the result that `make` gives on this host's first rank. Every rank calls this; it must pickle."""
         own = (self._worker.node_rank, make()) if self._worker.local_rank == 0 else None
         made = self.from_first(self.gather(own))
         return dict(one for one in made if one is not None)[self._worker.node_rank]
 
     def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors on the group's device with those of rank 0; shapes must be the same on every rank."""
+        """Overwrite tensors on the group's device with rank 0's. Every rank calls this, with the same shapes."""
         if self.world_size > 1:
             for tensor in tensors:
                 with self.parent.waiting("broadcast from rank 0"):
@@ -98,13 +98,13 @@ class Group:
                     dist.broadcast(torch.view_as_real(tensor) if tensor.is_complex() else tensor, src=0)
 
     def barrier(self) -> None:
-        """Wait for every rank."""
+        """Wait until every rank has called this method."""
         if self._channel is not None:
             with self.parent.waiting("barrier"):
                 self._channel.barrier()
 
     def wait_for_first(self, limit_s: float) -> None:
-        """Wait for every rank, as rank 0 had extra work: for `limit_s` or `init_timeout_s`, whichever is longer."""
+        """Call `barrier` after extra work of rank 0, with the longer of the limits `limit_s` and `init_timeout_s`."""
         if self._channel is not None:
             before = self._channel.limit_s
             self._channel.limit_s = max(limit_s, self._settings.init_timeout_s)
@@ -112,10 +112,10 @@ class Group:
             self._channel.limit_s = before
 
     def expect_steady_pace(self) -> None:
-        """Limit later collectives to `distributed.timeout_s`. Every rank calls it, after an update.
+        """Limit all later collectives to `distributed.timeout_s`. Every rank calls this, after an update.
 
-        The first update takes longer than any other: lazy loading, compilation, connections. A barrier comes first, as
-        in torchtitan, so that the short limit does not apply while another rank is still in its first update.
+        The first update takes the longest, because of lazy loading, compilation and new connections. A barrier comes
+        before the limit is set, as in torchtitan, so that it does not apply to a rank that is still in that update.
         """
         if self._channel is None or self._channel.limit_s == self._settings.timeout_s:
             return
@@ -125,9 +125,9 @@ class Group:
 
 
 def nccl_defaults(environ: Mapping[str, str], log_folder: Path) -> dict[str, str]:
-    """Return variables to set before NCCL starts, so that a hung collective leaves a trace in the logs.
+    """Return the variables that make a hung NCCL collective leave a trace in the logs. Set them before NCCL starts.
 
-    A variable that the user has set is left out under both of its names, because versions of torch differ in the name.
+    Versions of torch differ in a variable's name. If the user has set either name, both names are left out.
     """
     wanted = {
         ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"): "2000",
@@ -143,9 +143,9 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     """Join the run's process group, and leave it after the block.
 
     Raises:
-        NoetherError: as for `meet`. If not all ranks can join, the parent process ends this process and prints why.
+        NoetherError: see `meet`. If not all ranks can join, the parent process ends this process and prints the reason.
 
-    Everything that holds DDP must be freed before the block ends: a reducer freed after
+    Every reference to a DDP model must be dropped before the block ends. A reducer that is freed after
     `destroy_process_group` can deadlock with a gloo thread over the GIL (pytorch #56297).
     """
     device = torch.device(str(context.worker.device))
@@ -155,7 +155,7 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
     if context.world_size == 1:
         yield Group(context, device)
         return
-    # Rank 0 serves the store, which looks up the name of every client that connects, until the store's port is shut.
+    # Until its port is shut, the store on rank 0 looks up the name of every client that connects.
     with without_dns() if context.listen_socket is not None else nullcontext():
         point, store = meet(context)
         if device.type == "cuda":
@@ -165,18 +165,18 @@ def joined_group(context: WorkerContext) -> Iterator[Group]:
         limit_s = context.run_info.distributed.init_timeout_s
         channel = ControlChannel(store, context.worker.rank, context.world_size, point.secret, limit_s)
         group = Group(context, device, channel)
-        group.barrier()  # From here on only NCCL opens new connections, if needed.
+        group.barrier()  # After this barrier, only NCCL opens new connections.
         gloo = listening_descriptors() - before if device.type == "cpu" else set()
-        shut(gloo | listening_descriptors(point.port))  # Rank 0 serves the store at that port.
+        shut(gloo | listening_descriptors(point.port))  # On rank 0, the store listens at `point.port`.
     yield group
-    # Not in a `finally`: after a failure the peers may be gone, nothing must wait for them, and the worker
-    # leaves by os._exit.
+    # This is not in a `finally`, because after a failure the peers may be gone, and nothing must wait for them. The
+    # worker then exits by os._exit.
     dist.destroy_process_group()
     channel.leave()
 
 
 def initialise(context: WorkerContext, device: torch.device, store: dist.Store) -> None:
-    """Initialise torch's process group, whose ranks share this store."""
+    """Initialise torch's process group with this store, which all its ranks use."""
     settings = context.run_info.distributed
     dist.init_process_group(
         back_ends(device.type, settings.cpu_collectives),
@@ -189,9 +189,9 @@ def initialise(context: WorkerContext, device: torch.device, store: dist.Store) 
 
 
 def meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
-    """Meet the other ranks; return the meeting point, and the store that rank 0 serves there.
+    """Meet the other ranks; return the meeting point, and the store that rank 0 serves at this address.
 
-    NoetherError: rank 0 is gone, or a launcher's store does not answer.
+    NoetherError: rank 0 has ended, or a launcher's store does not answer.
     """
     limit_s, listen = context.run_info.distributed.init_timeout_s, context.listen_socket
     if context.endpoint.served_by:
@@ -207,8 +207,8 @@ def meet(context: WorkerContext) -> tuple[MeetingPoint, dist.Store]:
 def _stay_near(device: torch.device) -> None:
     """Bind this process to the CPUs of its GPU's NUMA node, so that copies to the GPU stay on one socket.
 
-    torchrun --numa-binding=node does the same; PyTorch's documentation reports a gain of 1 to 10 %. Skipped if the
-    rank computes with more threads than the node has CPUs.
+    torchrun --numa-binding=node does the same; PyTorch's documentation reports a gain of 1 to 10 %. Nothing is bound if
+    the rank computes with more threads than the NUMA node has CPUs.
     """
     own: Any = torch.cuda.get_device_properties(device)
     address = f"{own.pci_domain_id:04x}:{own.pci_bus_id:02x}:{own.pci_device_id:02x}.0"
@@ -216,7 +216,7 @@ def _stay_near(device: torch.device) -> None:
 
 
 def back_ends(device_kind: str, cpu_collectives: bool) -> str:
-    """Return torch's back ends for the default group; on GPUs, gloo joins NCCL only with `cpu_collectives`."""
+    """Return torch's back ends for the default group: on GPUs NCCL, and with `cpu_collectives=True` also gloo."""
     if device_kind != "cuda":
         return "gloo"
     return "cpu:gloo,cuda:nccl" if cpu_collectives else "nccl"

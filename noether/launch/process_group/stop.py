@@ -14,15 +14,15 @@ from noether.launch.process_group.deadline import Deadline
 from noether.launch.process_group.group import Group
 
 TIME_LIMIT = 1000
-"""The reason for a stop when the deadline is near; any other reason is the number of a signal."""
+"""The reason for a stop if the deadline is near. Any other reason is the number of a signal."""
 
 
 LATE_BATCH_LIMIT_S = 15.0
-"""Seconds that one of several ranks still waits for a batch after a signal: half the grace of Slurm and Kubernetes."""
+"""The longest wait (s) for a batch after a signal in a run of several ranks: half of Slurm's and Kubernetes' grace."""
 
 
 class StopAgreed(Exception):
-    """Ends work that can be repeated, such as an evaluation, when all ranks stop for `reason`."""
+    """Raised to end repeatable work, such as an evaluation, if all ranks stop; `reason` is why they stop."""
 
     def __init__(self, reason: int) -> None:
         super().__init__(describe_stop(reason))
@@ -30,20 +30,20 @@ class StopAgreed(Exception):
 
 
 def describe_stop(reason: int) -> str:
-    """Return why a run stopped: a signal's name, or "the time limit"."""
+    """Return the text for the reason of a stop: a signal's name, or "the time limit"."""
     return "the time limit" if reason == TIME_LIMIT else signal.Signals(reason).name
 
 
 class AgreedStop:
     """Turns a signal at any rank, or a deadline, into a stop of all ranks at the same boundary.
 
-    Once there is something to save, a handler only sets a flag; `ParentLink.pass_boundary` finds the boundary.
+    As soon as there is something to save, a signal only sets a flag; `ParentLink.pass_boundary` finds the boundary.
     """
 
     def __init__(self) -> None:
         self._group: Group | None = None
         self.deadline: Deadline | None = None
-        """The deadline shortly before which a stop is requested. One rank with a deadline is enough."""
+        """The deadline: this rank requests a stop shortly before it. It is enough that one rank has a deadline."""
         self._meets = False
         self._signal = 0
         self._first = 0.0
@@ -51,10 +51,10 @@ class AgreedStop:
 
     @contextmanager
     def listening(self, *, meets: bool = False) -> Iterator["AgreedStop"]:
-        """Handle the stop signals inside the block. Ctrl-C again after `SECOND_INTERRUPT_S` raises KeyboardInterrupt.
+        """Handle stop signals inside the block. A second Ctrl-C, `SECOND_INTERRUPT_S` later, raises KeyboardInterrupt.
 
-        If this rank `meets` others, it may wait for them for minutes with nothing to save: until it has joined them, a
-        signal raises InterruptedStartError in the main thread.
+        With `meets=True`, this rank may wait for minutes until the other ranks join, with nothing to save. Until it has
+        joined them, a signal therefore raises InterruptedStartError in the main thread.
         """
         self._meets = meets
         reader, writer = os.pipe()
@@ -69,13 +69,13 @@ class AgreedStop:
             os.close(writer)
 
     def tell(self, told: Callable[[int], None]) -> None:
-        """Register `told`, called once as soon as a signal comes; the interpreter may delay handlers for minutes."""
+        """Register `told`, which is called once, as soon as a signal comes; Python can delay handlers for minutes."""
         self._told = told
         if self._signal:
             told(self._signal)
 
     def _tell_at_once(self, reader: int) -> None:
-        """Read, in a thread, the signal numbers that the interpreter writes, and report the first stop signal."""
+        """Run in a thread: read the signal numbers that the interpreter writes, and report the first stop signal."""
         with open(reader, "rb", buffering=0) as numbers:
             while number := numbers.read(1):
                 if number[0] in STOP_SIGNALS and self._told is not None:
@@ -83,15 +83,15 @@ class AgreedStop:
                     return
 
     def join(self, group: Group) -> None:
-        """Let the ranks of `group` agree on stops from now on; before this call, each rank decides alone."""
+        """Make this rank agree on stops with the ranks of `group`. Before this call, it decides alone."""
         self._meets, self._group = False, group
         group.parent.while_waiting = self._leave_a_vain_wait
 
     def _leave_a_vain_wait(self) -> None:
-        """Obey a stop signal while this rank waits for a batch, which may never come.
+        """Obey a stop signal that comes while this rank waits for a batch, because the batch may never come.
 
-        A single rank raises StopAgreed, and so stops after the previous update. Several ranks cannot save, because the
-        others wait inside the update for this rank, which raises InterruptedStartError after `LATE_BATCH_LIMIT_S`.
+        If the run has one rank, raise StopAgreed: the run stops after the previous update. If there are several ranks,
+        raise InterruptedStartError after `LATE_BATCH_LIMIT_S`: the others wait inside an update, and cannot save.
         """
         assert self._group is not None
         if self._signal and self._group.world_size == 1:
@@ -103,7 +103,7 @@ class AgreedStop:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         again = number == self._signal == signal.SIGINT
         if again and time.monotonic() - self._first >= SECOND_INTERRUPT_S:
-            # A person at the keyboard who presses Ctrl-C again wants to leave at once.
+            # A person who presses Ctrl-C a second time wants the run to end at once.
             raise KeyboardInterrupt
         first = not self._signal
         if first:
@@ -113,7 +113,7 @@ class AgreedStop:
             raise InterruptedStartError(number)
 
     def agreed(self) -> int:
-        """Return why all ranks stop now (a signal number or TIME_LIMIT), or 0; every rank calls it at each boundary."""
+        """Return why all ranks stop now: a signal number, TIME_LIMIT, or 0 for no stop. Call this at each boundary."""
         near = self.deadline is not None and self.deadline.is_near()
         reason = self._signal or (TIME_LIMIT if near else 0)
         if self._group is None or self._group.world_size == 1:
@@ -123,14 +123,14 @@ class AgreedStop:
         return self._group.parent.pass_boundary(reason)
 
     def check(self) -> None:
-        """Raise StopAgreed on every rank, at the same call, if a stop is agreed; used in work that can be repeated."""
+        """Raise StopAgreed if the ranks agree on a stop; every rank raises at the same call. For repeatable work."""
         if reason := self.agreed():
             raise StopAgreed(reason)
 
     def finish(self) -> None:
-        """Pass the last boundary; every rank calls it once, at the end.
+        """Pass the last boundary. Every rank calls this once, at the end.
 
-        No rank requests a stop here, because there is no later boundary to stop at.
+        This rank requests no stop here, because there is no later boundary to stop at.
         """
         if self._group is not None and self._group.world_size > 1:
             self._group.parent.pass_boundary(0)

@@ -1,9 +1,9 @@
-"""The stores through which a run's ranks communicate: serving them, exchanging data, and keeping other programs out.
+"""Serves the stores through which a run's ranks communicate, exchanges data there, and keeps other programs out.
 
-Gloo listens for as long as it lives, aborts the process at a connection that it cannot accept, and cannot be told to
-stop. So a filter on its listening socket drops every new connection in the kernel; existing connections stay. torch's
-store looks up the name of every client that connects, in the single thread that serves all ranks. If DNS does not know
-the address, or does not answer, each connection costs that thread seconds: a few make all ranks wait.
+Gloo never stops listening, and a connection that it cannot accept makes it abort the process. So a filter on gloo's
+listening socket makes the kernel drop every new connection; existing connections stay. torch's store looks up the name
+of every client that connects, in the single thread that serves all ranks. If DNS does not answer, or does not know the
+address, each connection costs this thread seconds, and a few connections make all ranks wait.
 """
 
 import ctypes
@@ -30,9 +30,9 @@ from noether.launch.processes.context import MeetingPoint
 
 
 def join_store(point: MeetingPoint, listen_descriptor: int | None, limit_s: float) -> dist.Store:
-    """Join the store that rank 0 serves on the socket `listen_descriptor`, which is None on every other rank.
+    """Join the ranks' store. On rank 0, serve it on the socket `listen_descriptor`, which is None on other ranks.
 
-    EndedByAnother: rank 0 is gone.
+    EndedByAnother: rank 0 has ended.
     """
     try:
         return _store_at(point.address, point.port, limit_s, listen_descriptor)
@@ -47,15 +47,15 @@ def join_store(point: MeetingPoint, listen_descriptor: int | None, limit_s: floa
 
 
 def exchange_listener(endpoint: Endpoint, restarts: int, port: int, limit_s: float) -> int:
-    """Exchange the port at which rank 0's parent accepts other parents, in the launcher's store at `endpoint`.
+    """Return the port at which rank 0's parent process accepts other parents, through the launcher's store.
 
-    Rank 0 writes its `port`; the other ranks pass 0. Return rank 0's port.
+    The store is at `endpoint`. Rank 0 passes `port` and writes it there; the other ranks pass 0 and read it.
 
-    JoinError: the store does not answer, or rank 0 has not written its port in time.
+    JoinError: the store does not answer, or rank 0 has not written its port within `limit_s` seconds.
     """
     try:
         served = _store_at(find_address(endpoint.host), endpoint.port, limit_s)
-        store = dist.PrefixStore(f"noether/{restarts}", served)  # A launcher's store outlives a restart.
+        store = dist.PrefixStore(f"noether/{restarts}", served)  # The launcher's store is the same after a restart.
         if port:
             store.set("listener", str(port))
             return port
@@ -65,22 +65,22 @@ def exchange_listener(endpoint: Endpoint, restarts: int, port: int, limit_s: flo
             "launcher-store-silent",
             f"the ranks did not meet in the store of {endpoint.served_by} within {limit_s:g} s",
             seen=f"at {endpoint.host} port {endpoint.port}: {_first_line(error)}",
-            expected="rank 0, started together with this rank", fix="read the output on rank 0's host",
+            expected="a rank 0 that is started together with this rank", fix="read the output on rank 0's host",
         ) from None  # fmt: skip
 
 
 def _store_at(address: str, port: int, limit_s: float, listen_descriptor: int | None = None) -> dist.Store:
     return dist.TCPStore(
         address, port, is_master=listen_descriptor is not None, master_listen_fd=listen_descriptor,
-        wait_for_workers=False,  # The parent processes have already counted the ranks.
+        wait_for_workers=False,  # The parent processes have already made sure that all ranks are here.
         timeout=timedelta(seconds=limit_s),
     )  # fmt: skip
 
 
 def choose_interface(address: str) -> None:
-    """Make gloo and NCCL use the interface that leads to rank 0, unless the user has chosen one.
+    """Make gloo and NCCL use the network interface that leads to rank 0, unless the user has chosen one.
 
-    Gloo otherwise binds the address of the host's own name: often 127.0.0.1; in a container there may be none.
+    Otherwise gloo uses the address of this host's name, which is often 127.0.0.1, and may be missing in a container.
     """
     if (interface := interface_towards(address)) is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -97,7 +97,7 @@ _DROP = struct.pack("HBBI", 0x06, 0, 0, 0)
 
 
 def listening_descriptors(port: int | None = None) -> set[int]:
-    """Return the descriptors of this process that listen at `port`, or at any TCP port if None; empty without /proc."""
+    """Return this process's descriptors that listen at TCP port `port` (None: at any); an empty set without /proc."""
     found = set()
     with suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
@@ -117,7 +117,7 @@ def _listens(descriptor: int, port: int | None) -> bool:
 def shut(descriptors: Collection[int]) -> None:
     """Make the kernel drop every new connection to these listening sockets.
 
-    If the kernel cannot (a sandbox, another system), the sockets stay open: less safe, but the run continues.
+    If the kernel cannot do this (in a sandbox, or not Linux), the sockets stay open: less safe, but the run continues.
     """
     instructions = ctypes.create_string_buffer(_DROP)
     program = struct.pack("HL", 1, ctypes.addressof(instructions))
@@ -128,7 +128,7 @@ def shut(descriptors: Collection[int]) -> None:
 
 @contextmanager
 def without_dns() -> Iterator[None]:
-    """Make this process look up host names only in /etc/hosts inside the block; afterwards as the machine is set up."""
+    """Make this process look up host names only in /etc/hosts while the block runs."""
     _look_up_in("files")
     try:
         yield
@@ -144,25 +144,25 @@ def _setting(switch: str) -> str:
 
 
 def _look_up_in(sources: str) -> None:
-    # From glibc's nss.h; another C library lacks this function, and its look-ups stay unchanged.
+    # This function is from glibc's nss.h. Another C library lacks it, and its look-ups stay unchanged.
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).__nss_configure_lookup(b"hosts", sources.encode())
 
 
 SLICE_S = 5.0
-"""The longest time (s) for which one wait occupies the connection to the store, which NCCL's threads also use."""
+"""The longest time (s) that one wait occupies the connection to the store; NCCL's threads need the connection too."""
 
 
 class ForgedMessage(Exception):
-    """A value in the store was not written by a rank of this run."""
+    """A value in the store that no rank of this run has written."""
 
 
 class ControlChannel:
-    """The ranks' store as a channel for decisions and objects. Every rank calls the same methods in the same order.
+    """A channel for decisions and objects, in the ranks' store. Every rank calls the same methods in the same order.
 
-    There is no mesh: each rank uses the single connection to the store that it needs anyway. Values are signed with the
-    run's secret, so another program that reaches the store may disturb the run, but no rank unpickles its data.
-    `limit_s`: how long a rank waits for other ranks.
+    The ranks do not connect to each other: each uses its existing connection to the store. Values are signed with the
+    run's secret. Another program that reaches the store can disturb the run, but no rank unpickles its data.
+    `limit_s`: the longest time for which a rank waits for other ranks.
     """
 
     def __init__(self, store: dist.Store, rank: int, world_size: int, secret: str, limit_s: float) -> None:
@@ -186,7 +186,7 @@ class ControlChannel:
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every rank's value, in rank order, on rank 0; return an empty list at once on every other rank."""
+        """Return every rank's value, in rank order, on rank 0. On other ranks, return an empty list without waiting."""
         key = self._next("gather")
         if self._rank > 0:
             self._put(f"{key}/{self._rank}", value)
@@ -198,7 +198,7 @@ class ControlChannel:
         return [value, *(self._verified(name, text) for name, text in zip(keys, texts, strict=True))]
 
     def barrier(self) -> None:
-        """Wait for every rank."""
+        """Wait until every rank has called this method."""
         key = self._next("barrier")
         if self._store.add(f"{key}/here", 1) == self._world_size:
             self._store.set(f"{key}/all", "")
@@ -207,7 +207,7 @@ class ControlChannel:
             self._delete(f"{key}/here", f"{key}/all", f"{key}/left")
 
     def leave(self) -> None:
-        """Leave the channel, as the last call. Rank 0 serves the store; it returns when no other rank needs it."""
+        """Leave the channel; this is the last call. Rank 0 serves the store, so it waits until all others have left."""
         if self._rank == 0:
             self._wait(["left"])
         elif self._store.add("leaving", 1) == self._world_size - 1:
@@ -218,7 +218,7 @@ class ControlChannel:
         return f"{self._count}/{what}"
 
     def _wait(self, keys: Sequence[str]) -> None:
-        """Wait until all keys exist. RanksLate: they do not within `limit_s` seconds."""
+        """Wait until all keys exist. RanksLate: a key is still missing after `limit_s` seconds."""
         deadline = time.monotonic() + self.limit_s
         while (left := deadline - time.monotonic()) > 0:
             try:

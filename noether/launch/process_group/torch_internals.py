@@ -1,9 +1,9 @@
-"""All uses of torch's private names: what each use gains, and what happens if a version of torch lacks the name.
+"""All uses of torch's private names. Each text says what the use gains, and what happens if torch lacks the name.
 
 Why the compiler is avoided: a process's first optimiser and first DDP import torch._dynamo, to guard their methods from
-compilation and to ask how to reduce. That takes 2.2 s of CPU time, after 2.4 s for torch itself (torch 2.13, AdamW's
-first step; `benchmarks/launch.py` times the whole command). The trainer compiles only the model, so nothing else needs
-a guard. If a private name is missing, torch's own methods stay, and the compiler is imported.
+compilation and to ask how to reduce. The import takes 2.2 s of CPU time, after 2.4 s for torch itself (torch 2.13,
+AdamW's first step; `benchmarks/launch.py` times the whole command). The trainer compiles only the model, so nothing
+else needs a guard. If torch lacks a private name, its own methods are used, and they import the compiler.
 """
 
 import math
@@ -37,9 +37,9 @@ T = TypeVar("T")
 
 
 class WithoutCompiler(Optimizer):
-    """An optimiser whose methods do not import the compiler, because `unwrap` removes their guard.
+    """An optimiser whose methods do not import the compiler, because `unwrap` removes the guard that would.
 
-    needed: the names that `needed_state` returns, the same for every parameter.
+    The attribute `needed` holds the names that `needed_state` returns for every parameter.
     """
 
     needed: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class WithoutCompiler(Optimizer):
     zero_grad = unwrap(Optimizer.zero_grad)
 
     def needed_state(self, parameter: Tensor) -> tuple[str, ...]:
-        """Return the names of the optimiser state that a parameter needs for every update but its first."""
+        """Return the names of the state that the optimiser needs for this parameter, after the first update."""
         return self.needed
 
 
@@ -68,7 +68,7 @@ class LightAdamW(WithoutCompiler, AdamW):
 
 
 class LightDDP(DistributedDataParallel):
-    """DDP around a model that is not compiled: it neither queries the compiler nor guards its methods against it."""
+    """DDP for a model that is not compiled. It does not ask the compiler or guard its methods from compilation."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         with _compiler_stand_in():
@@ -79,7 +79,7 @@ class LightDDP(DistributedDataParallel):
 
 
 class _Answers(SimpleNamespace):
-    """A substitute for one of the compiler's modules: has some known values, imports the compiler for other names."""
+    """A stub of a module of the compiler. It knows some names, and imports the compiler for any other name."""
 
     def __getattr__(self, name: str) -> Any:
         import torch._dynamo  # noqa: F401 (loads the requested modules)
@@ -89,7 +89,7 @@ class _Answers(SimpleNamespace):
 
 @contextmanager
 def _compiler_stand_in() -> Iterator[None]:
-    """Put a stub in place of the compiler, unless it is imported, so that DDP uses its default, its own reducer."""
+    """Replace the compiler by a stub, unless it is already imported; it makes DDP use its default, its own reducer."""
     if "torch._dynamo" in sys.modules:
         yield
         return
@@ -107,10 +107,10 @@ _TOGETHER = "_foreach_"
 
 
 class _Foreach:
-    """Operations on lists of tensors, with the names of the operations on one tensor: `foreach.mul_(tensors, 2)`.
+    """Operations on lists of tensors, named like the operations on one tensor: `foreach.mul_(tensors, 2)`.
 
-    A GPU runs one kernel for many tensors; a loop would run one kernel for each. On a CPU, 150 small weights take half
-    the loop's time (lerp_: 0.50 instead of 1.02 ms, one thread). If torch lacks the name, a loop is used.
+    A GPU runs one kernel for many tensors; a loop would run one kernel per tensor. On a CPU, 150 small weights take
+    half of a loop's time (lerp_: 0.50 instead of 1.02 ms, one thread). If torch lacks an operation, a loop is used.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -125,9 +125,9 @@ foreach = _Foreach()
 
 
 class LightFlopCounter(TorchDispatchMode):
-    """Counts the floating-point operations inside its block as `flops`, by torch's own formulas.
+    """Counts the floating-point operations inside its block in `flops`, by torch's own formulas.
 
-    Torch's own counter imports the compiler, which takes a process more than a second.
+    torch's own counter imports the compiler, which takes more than a second.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class LightFlopCounter(TorchDispatchMode):
 
 
 def limit_collectives(seconds: float) -> None:
-    """Change the process group's time limit for collectives; if torch lacks the name, the old limit stays."""
+    """Set the time limit of the process group's collectives; if torch lacks the private name, change nothing."""
     set_timeout = getattr(distributed_c10d, "_set_pg_timeout", None)
     if set_timeout is not None:
         set_timeout(timedelta(seconds=seconds), dist.group.WORLD)
@@ -159,7 +159,7 @@ BATCH_POLL_S = 1
 
 @dataclass(frozen=True)
 class Patience:
-    """The seconds to wait for a loader worker's batch, and a function to call every second meanwhile; it may raise."""
+    """The seconds to wait for a batch, and a function that is called every second during the wait, and may raise."""
 
     limit_s: float = math.inf
     meanwhile: Callable[[], None] = lambda: None
@@ -169,9 +169,9 @@ FOR_EVER = Patience()
 
 
 def awaited(batches: Iterator[T], patience: Patience) -> Iterator[T]:
-    """Yield a DataLoader's batches; after a timeout, which loses no batch, ask the DataLoader again.
+    """Yield a DataLoader's batches. A timeout of the DataLoader loses no batch; ask it again, as `patience` allows.
 
-    MidRunError: no batch came in time, although no worker has ended.
+    MidRunError: no batch came within the limit of `patience`, although no worker has ended.
     """
     began = time.monotonic()
     while True:
@@ -187,10 +187,10 @@ def awaited(batches: Iterator[T], patience: Patience) -> Iterator[T]:
                 if time.monotonic() - began >= patience.limit_s:
                     raise MidRunError(
                         "no-batch",
-                        "the loader workers deliver no batch",
+                        "the loader workers have not sent a batch in time",
                         seen=f"none within {patience.limit_s:g} s (distributed.init_timeout_s); no worker has ended",
-                        expected="a batch within this time",
-                        fix="num_workers=0      (shows where reading hangs; or distributed.init_timeout_s=1800)",
+                        expected="a batch within distributed.init_timeout_s",
+                        fix="num_workers=0      (to see where reading hangs; or distributed.init_timeout_s=1800)",
                     ) from None
             except BaseException:
                 _end_workers(batches)
@@ -201,8 +201,8 @@ def awaited(batches: Iterator[T], patience: Patience) -> Iterator[T]:
 
 
 def _end_workers(batches: Any) -> None:
-    """Kill hung workers, for each of which a DataLoader would wait five seconds."""
-    raises = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # Torch's handler raises when a worker ends.
+    """Kill the loader workers: a DataLoader would wait five seconds for each hung worker."""
+    raises = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise when a worker ends.
     for worker in getattr(batches, "_workers", ()):
         worker.kill()
         worker.join()
@@ -210,16 +210,16 @@ def _end_workers(batches: Any) -> None:
 
 
 def send_error(queue: Any, error: Exception, item: Any) -> None:
-    """Send the error of a loader worker that cannot send a batch: Python would drop it, and the reader would hang."""
+    """Send the error of a loader worker that cannot send a batch. Python would drop it, and the reader would hang."""
     if isinstance(item, tuple) and not isinstance(item[1], ExceptionWrapper):
         why = ExceptionWrapper((type(error), error, error.__traceback__), "as a loader worker sent a batch")
         queue.put((item[0], why))
 
 
 def keep_groups_apart() -> None:
-    """Give each process group that is set up from the environment separate keys in the store that all groups share.
+    """Make each process group that is initialised from the environment use its own keys in the shared store.
 
-    Otherwise a group made after another was destroyed would find the addresses of the old group's ranks.
+    Otherwise a new group would find the addresses of the ranks of an old, destroyed group.
     """
     handlers: dict[str, Any] = getattr(sys.modules["torch.distributed.rendezvous"], "_rendezvous_handlers", {})
     number, by_environment = count(), handlers.get("env", dist.rendezvous)
@@ -233,10 +233,10 @@ def keep_groups_apart() -> None:
 
 
 def keep_destroyed_groups() -> None:
-    """Keep each process group that a script destroys in memory until its rank exits.
+    """Keep a process group in memory until its rank exits, even if the script destroys the group.
 
-    The last reference to a group is often that of a DDP model, freed when a script ends. Gloo's group would then wait
-    for a thread that may wait for Python's lock, which the script holds: a deadlock, under torchrun too (#56297).
+    The last reference to a group is often in a DDP model, which is freed when the script ends. Gloo's group would then
+    wait for a thread which may wait for Python's lock, held by the script: a deadlock, under torchrun too (#56297).
     """
     kept, destroy, module = list[Any](), dist.destroy_process_group, sys.modules["torch.distributed.distributed_c10d"]
 
@@ -249,15 +249,15 @@ def keep_destroyed_groups() -> None:
 
 
 def settle_gloo(limit_s: float = 2.0) -> None:
-    """Wait until gloo's threads have freed the tensors that they hold, at most `limit_s` seconds.
+    """Wait until gloo's threads have freed their tensors, but at most `limit_s` seconds.
 
-    A thread that frees a tensor takes Python's lock. If the interpreter is already exiting, this aborts the rank with
-    "terminate called without an active exception": under torchrun, one in six scripts on a busy machine.
+    A thread that frees a tensor takes Python's lock. While the interpreter exits, this aborts the rank with the message
+    "terminate called without an active exception"; under torchrun on a busy machine, one in six scripts aborted.
     """
     end, before = time.monotonic() + limit_s, None
     while time.monotonic() < end:
-        time.sleep(0.02)  # Releases Python's lock; threads that wait for it wake every 5 ms.
-        with suppress(OSError):  # A thread may have ended meanwhile.
+        time.sleep(0.02)  # The sleep releases Python's lock; threads that wait for the lock wake every 5 ms.
+        with suppress(OSError):  # A listed thread may have ended.
             told = [path.read_text(errors="replace") for path in Path("/proc/self/task").glob("*/status")]
             gloo = [re.findall(r"\nState:\t.|ctxt_switches:\t\d+", one) for one in told if "pt_gloo_runloop" in one]
             if gloo == before and all(found[0] == "\nState:\tS" for found in gloo):

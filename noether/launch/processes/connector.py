@@ -1,4 +1,4 @@
-"""Connects to rank 0's parent process in a thread, while this parent process keeps handling its signals and ranks."""
+"""Connects to rank 0's parent process in a thread, so that this parent process can still handle signals and ranks."""
 
 import contextlib
 import math
@@ -31,23 +31,23 @@ from noether.launch.processes.link import (
 )
 
 CONNECT_LIMIT_S = 5.0
-"""Timeout of one connection attempt (s), after which the published port is read again."""
+"""The timeout of one connection attempt (s). After an attempt, the published port is read again."""
 FOREIGN_LIMIT_S = 15.0
-"""Seconds for which another program may answer on the port; then this parent concludes that rank 0 cannot bind it."""
+"""The time (s) after which, if another program still answers on the port, rank 0 is assumed unable to bind it."""
 PUBLISHING_S = 10.0
-"""Seconds that rank 0 may take to publish a different port after another run has answered on the expected one."""
+"""The time (s) for which, if another run answers on the expected port, rank 0 may still publish a different port."""
 NOTICE_S = 10.0
-"""Seconds after which a waiting parent process prints what it waits for."""
+"""The time (s) after which a waiting parent process prints what it waits for."""
 REFUSAL_NOTICE_S = 2.0
-"""Seconds after which a parent process that refuses the run prints why, and that it waits to tell other hosts."""
+"""The time (s) after which a parent process that refuses the run prints the reason, and that it informs other hosts."""
 HANGING_S = 2.0
-"""Seconds by which a name look-up may exceed `init_timeout_s`."""
+"""The time (s) by which a name look-up can exceed `init_timeout_s`."""
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
-"""The first and the longest pause between attempts (s), as a thousand parents may try one port and read one folder."""
+"""The first and the longest pause between attempts (s). A thousand parents may try the same port and folder."""
 
 
 class AddressLookup(threading.Thread):
-    """Looks up an address in a thread. When done, `reader` is readable and `error` holds the exception, if any."""
+    """Looks up an address in a thread. At the end, `reader` becomes readable; `error` is the exception, if any."""
 
     def __init__(self, name: str, look: Callable[[], str]) -> None:
         super().__init__(name=name, daemon=True)
@@ -59,16 +59,16 @@ class AddressLookup(threading.Thread):
         """Look up the address, then wake the thread that waits on `reader`."""
         try:
             self.address = self._look()
-        except Exception as error:  # Kept for this parent's ranks, which would otherwise keep waiting.
+        except Exception as error:  # The error is kept, because this parent's ranks would otherwise wait in vain.
             self.error = error
         with contextlib.suppress(OSError):
             self._writer.send(b"!")
 
 
 class Connector(AddressLookup):
-    """Retries the listener at `endpoint` until it accepts this parent process of `ranks`, then sets `connection`.
+    """Calls the listener at `endpoint` until it accepts this parent process of `ranks`; then `connection` is set.
 
-    `failure` is set if rank 0's parent refuses the run. With `own_refusal`, the connector only delivers that refusal.
+    `failure` is set if rank 0's parent refuses the run. If `own_refusal` is set, only this refusal is delivered.
     """
 
     def __init__(self, endpoint: Endpoint, host: str, ranks: tuple[int, ...], run_info: RunInfo) -> None:
@@ -84,7 +84,7 @@ class Connector(AddressLookup):
         self._who = f"rank {ranks[0]} on {host}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]} on {host}"
 
     def _reach(self) -> str:
-        """Retry until accepted, refused or out of time; return the address."""
+        """Try until the listener accepts or refuses, or the time is up; return its address."""
         endpoint, folder = self._endpoint, self._run_info.shared_folder
         published: PublishedPort | None = None
         if folder is not None and not (endpoint.asked_by or endpoint.served_by):
@@ -110,7 +110,7 @@ class Connector(AddressLookup):
             pause = min(LONGEST_PAUSE_S, 1.3 * pause)
 
     def _try(self, host: str, port: int, *, may_be_elsewhere: bool) -> JsonLines | None:
-        """Try once; return the connection if it is accepted, None if another attempt may succeed."""
+        """Try once; return the connection if the listener accepts it, and None if another attempt may succeed."""
         try:
             self.address = find_address(host)
             self._unresolved = False
@@ -118,7 +118,7 @@ class Connector(AddressLookup):
         except socket.gaierror as error:
             self._why, self._unresolved = f"the name {host} does not resolve ({error.strerror or error})", True
             return None
-        except PermissionError as error:  # Waiting does not help: this host, not rank 0's, forbids the connection.
+        except PermissionError as error:  # This host forbids the connection, so waiting for rank 0 does not help.
             raise not_permitted(self.address, port, self._host, error) from None
         except OSError as error:
             self._why, self._foreign_since = f"nothing answers ({error.strerror or error})", 0.0
@@ -144,7 +144,7 @@ class Connector(AddressLookup):
         caller = Caller(self._host, os.getpid(), self._ranks, own, secrets.token_hex(16))
         answer = greet(connection, caller, run_info.start_key, CONNECT_LIMIT_S)
         met, nonces = answer.identity, answer.nonces
-        if met != own and not (answer.proves_start and own.job):  # Perhaps another run; rank 0 may be elsewhere.
+        if met != own and not (answer.proves_start and own.job):  # This may be another run, and rank 0 on another port.
             now = time.monotonic()
             self._met = self._met or now
             if may_be_elsewhere and now - self._met < min(PUBLISHING_S, self.deadline - now):
@@ -153,7 +153,7 @@ class Connector(AddressLookup):
             refusal = refusal_from(answer.message, run_info.start_key, *nonces)
             if refusal is None and (self.own_refusal is not None or met != own):
                 line = refusal_line(self.own_refusal, run_info.start_key, *reversed(nonces))
-                # Sends only the settings, no other secret, as this run ends now; rank 0's parent answers what differs.
+                # This run ends now, so only the settings are sent, no other secret. The answer says what differs.
                 connection.send({**line, "settings": dict(run_info.settings) if met != own else {}})
                 refusal = refusal_from(connection.receive(CONNECT_LIMIT_S), run_info.start_key, *nonces)
             if refusal is not None:
@@ -175,7 +175,7 @@ class Connector(AddressLookup):
         return "welcome" in welcome
 
     def late(self) -> RequestError:
-        """Return the error that ends the ranks of this parent process when their time is up."""
+        """Return the error for this parent process's ranks if they have not reached rank 0 in time."""
         (host, port), limit = self._where, self._run_info.distributed.init_timeout_s
         if self._unresolved:
             seen = f"{self._why}, for {limit:g} s (distributed.init_timeout_s)"
@@ -183,7 +183,7 @@ class Connector(AddressLookup):
             return JoinError(**unresolved(host, self._host, seen, fix).parts)
         return JoinError(
             "rank-0-not-met", f"{self._who} did not reach rank 0 within {limit:g} s",
-            seen=f"at {host} port {port}: {self._why}", expected="rank 0, started together with this rank",
+            seen=f"at {host} port {port}: {self._why}", expected="a rank 0 that is started together with this rank",
             fix="read the output on rank 0's host; a firewall between hosts must let the port through",
         )  # fmt: skip
 
@@ -199,7 +199,7 @@ class Connector(AddressLookup):
         """Return the error for a parent process that has reached the listener of another run."""
         own, endpoint = self._run_info.identity, self._endpoint
         code, summary = "another-run", "this rank has reached another run"
-        fix = f"{endpoint.another_port}      (in one of the two runs, on all of its ranks)"
+        fix = f"{endpoint.another_port}      (on all ranks of one of the two runs)"
         if met.restarts != own.restarts and (met.launcher, met.job) == (own.launcher, own.job):
             code, summary = "another-restart", "this rank has reached another restart of its run"
             fix = "end the processes left from the other restart, and start again"
@@ -209,29 +209,29 @@ class Connector(AddressLookup):
 
 
 def rank_twice(rank: int, host: str, run: RunIdentity) -> RequestError:
-    """Return the error for a process whose rank has already been taken by another process."""
+    """Return the error for a process whose rank another process of the run already has."""
     return RequestError(
         "rank-twice", f"two processes are rank {rank} of one run",
         seen=f"pid {os.getpid()} on {host}, and another process that joined earlier",
-        expected=f"each of the ranks 0 to {run.world_size - 1} used by one process",
+        expected=f"ranks 0 to {run.world_size - 1}, each with exactly one process",
         fix="give each process its own --node-rank (or RANK); this process has exited, and the run continues",
     )  # fmt: skip
 
 
 def say_waiting(who: str, whom: str, endpoint: Endpoint, limit_s: float) -> None:
-    """Print to stderr that `who` waits for `whom`, where, and for how long."""
+    """Print to stderr that `who` waits for `whom`, at which endpoint, and for how long."""
     where = f"{endpoint.host} port {endpoint.port}"
     say(f"{who} waits for {whom} at {where}, for up to {limit_s:g} s (distributed.init_timeout_s)")
 
 
 def say_telling(refusal: WorkerReport, limit_s: float) -> None:
-    """Print to stderr why this parent process refuses the run, and that it waits to tell the other hosts."""
+    """Print to stderr why this parent process refuses the run, and that it still informs the other hosts."""
     why = refusal.message.partition("\n")[0]
     say(f"{why}; telling other hosts as they connect, for up to {limit_s:.0f} s")
 
 
 def who_listens(address: str, port: int, caller: Caller, key: str, limit_s: float = CONNECT_LIMIT_S) -> Answer | None:
-    """Return the answer of the listener at a port; None if it is another program, or is too busy to answer."""
+    """Return the listener's answer at a port; None if another program has the port, or the listener is too busy."""
     connection = JsonLines(socket.create_connection((address, port), timeout=limit_s))
     with contextlib.closing(connection), contextlib.suppress(Unanswered):
         return greet(connection, caller, key, limit_s)
@@ -239,7 +239,7 @@ def who_listens(address: str, port: int, caller: Caller, key: str, limit_s: floa
 
 
 def own_address(endpoint: Endpoint, port: int, caller: Caller, run_info: RunInfo) -> str:
-    """Return the address at which other hosts reach rank 0, after a test connection to it from this host.
+    """Return the address at which other hosts reach rank 0. To test it, this host connects to itself there.
 
     RequestError: the name does not resolve within `init_timeout_s`, the connection fails, or another run answers.
     """
@@ -248,7 +248,7 @@ def own_address(endpoint: Endpoint, port: int, caller: Caller, run_info: RunInfo
     while True:
         try:
             address = find_address(name)
-            # Even an address that this host does not have may lead here, such as that of a container's host.
+            # An address that is not among this host's own can still lead here, such as that of a container's host.
             answer = who_listens(address, port, caller, run_info.start_key)
             if answer is None or "own" in answer.message:
                 return address

@@ -1,4 +1,4 @@
-"""Data that a parent process hands to its workers, and the reports that they send back."""
+"""The data that a parent process gives to its workers, and the reports that the workers send back."""
 
 import socket
 import time
@@ -14,7 +14,7 @@ from noether.common.numbers import first_of
 from noether.launch.detect.identity import RunIdentity
 from noether.launch.detect.placement import Endpoint, Worker
 
-if TYPE_CHECKING:  # The fork server is started before the schema of the settings is imported.
+if TYPE_CHECKING:  # The fork server must start before the settings' schema is imported, so it is not imported here.
     from noether.config.distributed import DistributedConfig
 
 COLLECTIVES = (
@@ -26,12 +26,12 @@ COLLECTIVES = (
     "barrier",
     "meeting of all ranks",
 )
-"""The collectives that a rank can wait in, by number; 0 means none."""
+"""The collectives in which a rank can wait. A rank's counter contains the index of its collective; 0 means none."""
 
 
 @dataclass(frozen=True)
 class RankPosition:
-    """A rank's current update (0 before the first), its collective, and the number of collectives it has entered."""
+    """A rank's current update (0 before the first), its current collective, and the count of collectives entered."""
 
     update: int = 0
     collective: str = ""
@@ -44,15 +44,15 @@ class RankPosition:
 
     @property
     def when(self) -> str:
-        """The update, as a phrase to follow a noun."""
+        """The update, as a phrase that follows a noun."""
         return f"of update {self.update}" if self.update else "before the first update"
 
 
 @dataclass(frozen=True)
 class MeetingPoint:
-    """The place where a run's ranks meet once all have arrived.
+    """The place where a run's ranks meet as soon as all have arrived.
 
-    `address` and `port`: rank 0's store. `secret`: known only to this run's ranks. `log_folder`: the run's logs.
+    `address`, `port`: those of rank 0's store. `secret`: known only to the run's ranks. `log_folder`: the run's logs.
     """
 
     address: str
@@ -63,10 +63,10 @@ class MeetingPoint:
 
 @dataclass(frozen=True)
 class WorkerMessage:
-    """A message from a worker to its parent process, sent before the worker's report.
+    """A message that a worker sends to its parent process before its report.
 
-    `kind` is "arrived" (ready to meet the other ranks), "listener" (`number` is the port, read from a launcher's store,
-    where rank 0's parent accepts other parents) or "stop" (`number` is the reason: a signal, or `stop.TIME_LIMIT`).
+    `kind` is "arrived" (the worker is ready to meet the other ranks), "listener" (`number`: the port where rank 0's
+    parent accepts other parents, read from a launcher's store) or "stop" (`number`: the signal, or `stop.TIME_LIMIT`).
     """
 
     kind: Literal["arrived", "listener", "stop"]
@@ -74,19 +74,19 @@ class WorkerMessage:
 
 
 def listed(ranks: Iterable[int], most: int = 16) -> str:
-    """Return "1, 2, 3", or "1, 2 and 9 more" if there are more than `most`."""
+    """Return the ranks as text: "1, 2, 3", or "1, 2 and 9 more" if there are more than `most` ranks."""
     return first_of([str(rank) for rank in sorted(ranks)], most)
 
 
 def named_ranks(ranks: Collection[int], most: int = 16) -> str:
-    """Return ranks with their noun: "rank 2", "ranks 0, 1"."""
+    """Return the ranks as text with their noun: "rank 2", "ranks 0, 1"."""
     return f"rank{'s' * (len(ranks) > 1)} {listed(ranks, most)}"
 
 
 WAIT_STEP_S = 0.0005
-"""Seconds between a held rank's checks for the agreed boundary; the parents take a few milliseconds to agree."""
+"""The pause (s) between two checks for the agreed boundary by a waiting rank. To agree takes a few milliseconds."""
 
-# Indices of a rank's counters. The rank writes the first four, its parent process the rest.
+# The indices of a rank's counters. The rank writes the first four counters; its parent process writes the others.
 UPDATE, COLLECTIVE, ENTERED, BOUNDARY, HELD, STOP_AT, STOP_REASON = range(7)
 
 
@@ -94,18 +94,18 @@ def _nothing() -> None: ...
 
 
 class ParentLink:
-    """A worker's connection to its parent process; without arguments, it sends nothing."""
+    """A worker's connection to its parent process. Created without arguments, it sends nothing."""
 
     def __init__(self, messages: Connection | None = None, counters: Any = None) -> None:
         self._messages, self.is_there = messages, messages is not None
         self._counters = counters if counters is not None else new_counters()
         self._asked_to_stop = False
         self.while_waiting: Callable[[], None] = _nothing
-        """Called every second while this rank waits for its next batch; may raise."""
+        """The function that is called every second while this rank waits for its next batch. It can raise."""
 
     @contextmanager
     def waiting(self, collective: str) -> Iterator[None]:
-        """Mark this rank as being in a collective; after an exception the mark stays, for the report."""
+        """Mark this rank as being in a collective inside the block. After an exception, the report needs the mark."""
         self._counters[ENTERED] += 1
         self._counters[COLLECTIVE] = COLLECTIVES.index(collective)
         yield
@@ -116,11 +116,11 @@ class ParentLink:
         self._counters[UPDATE] = update
 
     def pass_boundary(self, reason: int) -> int:
-        """Return the reason for which all ranks stop at this boundary, or 0.
+        """Return the reason for which all ranks stop at this boundary, or 0 if they do not stop here.
 
-        While no rank wants to stop, the call costs two reads of shared memory. When a rank does, the parents hold all
-        ranks at their next boundary for a few milliseconds, and agree on a boundary that no rank has passed. `reason`:
-        why this rank wants to stop; 0 if it does not.
+        `reason`: why this rank wants to stop; 0 if it does not. While no rank wants to stop, the call costs two reads
+        of shared memory. If a rank wants to stop, the parent processes make all ranks wait at their next boundary for
+        a few milliseconds, and agree on a boundary that no rank has passed.
         """
         counters = self._counters
         counters[BOUNDARY] += 1
@@ -139,7 +139,7 @@ class ParentLink:
             self._messages.send(message)
 
     def meet(self, limit_s: float) -> MeetingPoint:
-        """Report that this rank has arrived; return the meeting point once all ranks have.
+        """Report that this rank has arrived, wait until all ranks have, and return the meeting point.
 
         RuntimeError: the parent process does not answer within `limit_s` seconds, or there is none.
         """
@@ -159,7 +159,7 @@ class ParentLink:
 
 
 def new_counters(multiprocess: Any = None) -> Any:
-    """Return a rank's counters, shared with processes that `multiprocess` (a context) starts; private if it is None."""
+    """Return new counters for a rank, in memory shared with the processes that the context `multiprocess` starts."""
     return [0] * 7 if multiprocess is None else multiprocess.RawArray("q", 7)
 
 
@@ -181,12 +181,12 @@ def _default_limits() -> "DistributedConfig":
 class RunInfo:
     """The data that is the same for every rank of a run.
 
-    `key` proves, without being sent, that a parent process belongs to this run. `start_key` proves that it was started
-    with this run even if its settings differ or cannot be read, so that it can refuse the run. `distributed` sets how
-    long ranks wait for each other. `shared_folder`: a folder that all hosts should see, where a port that could not be
-    derived is published; None if there is none. `log_folder`: this parent's logs, named in messages if `logs_stay`.
-    `is_script`: the ranks run a user's script, all on one console, and no log is kept. `settings` must be the same on
-    all hosts: the versions of noether and torch, then the settings by dotted name; empty if these cannot be read.
+    `key`: a secret by which a parent process proves, without sending it, that it belongs to this run. `start_key`: one
+    by which a parent whose settings differ or cannot be read proves that it was started with the run, to refuse it.
+    `distributed`: the limits for waiting. `shared_folder`: a folder that all hosts should see, or None; a port that
+    could not be derived is published there. `log_folder`: the folder of this parent's logs; messages name it if
+    `logs_stay=True`. `is_script`: whether the ranks run a user's script, on one console without logs. `settings`: what
+    must be equal on all hosts: noether's and torch's versions, the settings by dotted name; empty if unreadable.
     """
 
     identity: RunIdentity = field(default_factory=RunIdentity)
@@ -201,18 +201,18 @@ class RunInfo:
 
     @property
     def telling_s(self) -> float:
-        """The seconds for which a parent process stays to refuse the run to late hosts, which may never come."""
+        """The time (s) for which a parent process that refuses the run waits for other hosts, to inform them."""
         return min(self.distributed.init_timeout_s, TELLING_S)
 
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """The data that one worker is given: the parts of the placement that concern its rank.
+    """The data that one worker gets: the parts of the placement that concern its rank.
 
-    `threads`: the number of CPU threads that the worker may use. `listen_socket` listens at the store's port; only rank
-    0 of several ranks has it (`hold_port` says why). `listener_port`: where rank 0's parent accepts other parents, for
-    rank 0 to write into the store that a launcher such as torchrun serves; 0 in other processes, and if there are no
-    other parents. `parent` connects to the parent process that watches this worker; without one it does nothing.
+    `threads`: the number of CPU threads that the worker may use. `listen_socket`: the socket of the store's port, on
+    rank 0 of several ranks (see `hold_port`); else None. `listener_port`: the port where rank 0's parent accepts other
+    parents, which rank 0 writes into the store of a launcher such as torchrun; 0 on other ranks, and if there are no
+    other parents. `parent`: the connection to the parent process that watches this worker; inactive if there is none.
     """
 
     worker: Worker
@@ -237,17 +237,17 @@ REPORTED_WORDS = ("message", "seen", "expected", "fix")
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """A report of how one rank ended, written by the rank, or by a parent process if the rank could not.
+    """A report of how one rank ended. The rank writes it; if the rank cannot, a parent process does.
 
     `kind` is "finished" (the target returned), "refused" (a NoetherError: text for the user, no traceback), "failed"
     (any other exception), "left" (sys.exit), "interrupted" (by a signal), "died" (ended without a report: a signal,
     os._exit), "hung" (did not reach the collective in which the other ranks waited) or "lost" (its parent process or
-    host is gone). For a rank still running when another fails, its parent reports "busy" or "stopped" (by a signal),
-    with what it was doing as `message` and its stack as `traceback`. `time` is seconds since the epoch, by the clock of
-    the host that holds the report; `position` is the rank's last one. `code` is the NoetherError's; for a RequestError,
-    `message` is the summary, and `seen`, `expected` and `fix` are the other parts. `follows` is set if the rank ended
-    because of another rank: it lost a peer, or waited for one for `waited_s` seconds (0: unknown). With `of_host`, only
-    the host is known, and `rank` is a placeholder for the host's ranks.
+    host is gone). If a rank still runs when another rank fails, its parent reports "busy" or "stopped" (by a signal):
+    `message` is then what the rank was doing, and `traceback` its stack. `time`: seconds since the epoch, by the clock
+    of the host that has the report. `position`: the rank's last position. `code`: the NoetherError's code. For a
+    RequestError, `message` is the summary, and `seen`, `expected` and `fix` are the other parts. `follows` is set if
+    another rank is the cause: this rank lost a peer, or waited for one for `waited_s` seconds (0: unknown). With
+    `of_host=True`, only the host is known, and `rank` is a placeholder for the host's ranks.
     """
 
     rank: int
@@ -269,10 +269,10 @@ class WorkerReport:
 
     @property
     def who(self) -> str:
-        """The reporter: "rank 3 on hostB", or "hostB" if its ranks are not known."""
+        """The subject of this report: "rank 3 on hostB", or "hostB" if the host's ranks are not known."""
         return self.host if self.of_host else f"rank {self.rank} on {self.host}"
 
     @property
     def refusal(self) -> RequestError:
-        """The RequestError that this report describes."""
+        """The error that this report describes."""
         return RequestError(self.code, self.message, seen=self.seen, expected=self.expected, fix=self.fix)

@@ -1,6 +1,6 @@
 """Makes sure that no process outlives its run: death signals, adopted orphans, and a sweep of the process tree.
 
-Linux only; elsewhere these functions do nothing, and only process groups are ended.
+These functions work only on Linux. On other systems they do nothing, and only process groups are ended.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ from noether.common.processes import ProcessId, living_descendants
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
-# This environment variable, set only for a fork server, holds the pid of its parent process.
+# The environment variable with the pid of a fork server's parent process. It is set only for the fork server.
 PARENT_VARIABLE = "NOETHER_PARENT_PID"
 # Signals that a fork server ignores, because its parent process forwards these signals to the workers.
 NOT_FOR_SERVER = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def set_death_signal(number: int) -> bool:
-    """Ask the kernel to send this process signal `number` when the thread that started it ends (prctl(2)).
+    """Ask the kernel to send the signal `number` to this process when the thread that started it ends (prctl(2)).
 
-    The setting survives exec but not fork, so every child must set it again. Return whether the kernel accepted it.
+    exec keeps this setting, but fork does not, so every child must set it again. Return whether the kernel accepted it.
     """
     return _prctl(PR_SET_PDEATHSIG, number)
 
@@ -35,10 +35,10 @@ def set_death_signal(number: int) -> bool:
 def die_with_parent() -> bool:
     """End this process with SIGKILL when its parent ends, however the parent ends.
 
-    For a worker, and for the loader processes that a worker starts: call it first in the child. SIGKILL,
-    because a process stuck in a collective or started in a background shell does not act on SIGINT. The
-    kernel watches the *thread* that started the child, so that thread must outlive the child. Return False
-    if the kernel does not support death signals.
+    Workers, and the loader processes that workers start, call this first. The signal is SIGKILL, because a process that
+    is stuck in a collective, or that a background shell started, does not act on SIGINT. The kernel watches the thread
+    that started the child, so that thread must outlive the child. Return False if the kernel does not support death
+    signals.
     """
     asked = set_death_signal(signal.SIGKILL)
     parent = multiprocessing.parent_process()
@@ -48,9 +48,9 @@ def die_with_parent() -> bool:
 
 
 def adopt_orphans(enabled: bool) -> bool:
-    """Make this process the new parent of descendants whose own parent ends (PR_SET_CHILD_SUBREAPER).
+    """Make this process the new parent of a descendant whose own parent ends (PR_SET_CHILD_SUBREAPER).
 
-    So `descendants` still finds a grandchild that has left its process group, or whose worker has died.
+    A grandchild that has left its process group, or whose worker has died, is then still found as a descendant.
     """
     return _prctl(PR_SET_CHILD_SUBREAPER, int(enabled))
 
@@ -62,10 +62,10 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def end_descendants(root: int, spare: Collection[ProcessId] = (), *, patience_s: float = 0.0) -> list[int]:
-    """Give the descendants of `root` `patience_s` seconds to end, then SIGKILL the rest; return the pids killed.
+    """Wait `patience_s` seconds for the descendants of `root` to end; kill the rest, and return their pids.
 
-    Killing is repeated until no process is left, for at most 5 s more: a process may start another while it is
-    being killed, and a process in uninterruptible I/O cannot be killed at all.
+    SIGKILL is sent again until no process is left, because a process can start another one just before it dies. This
+    takes at most 5 s, because a process in uninterruptible I/O cannot be killed.
     """
     patience_ends = time.monotonic() + patience_s
     gives_up = patience_ends + 5.0
@@ -80,7 +80,7 @@ def end_descendants(root: int, spare: Collection[ProcessId] = (), *, patience_s:
                     os.kill(entry.pid, signal.SIGKILL)
                 killed.add(entry.pid)
         time.sleep(0.01 if now >= patience_ends else 0.05)
-    for pid in killed:  # Adopted orphans are now this process's children, and nothing else reaps them.
+    for pid in killed:  # Adopted orphans are children of this process, and nobody else reaps them.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
     return sorted(killed)

@@ -1,4 +1,4 @@
-"""Finds a run's first failure among those that it caused in other ranks, and describes it to the user."""
+"""Finds a run's first failure, which caused the failures of other ranks, and describes it to the user."""
 
 import os
 import re
@@ -15,20 +15,20 @@ from noether.launch.processes.context import RunInfo, WorkerContext, WorkerRepor
 from noether.launch.processes.out_of_memory import no_memory_left
 from noether.launch.processes.worker import failing_code, timed_out_after
 
-# A rank's death without a report may be noticed this many seconds after the broken connections that it caused.
+# If a rank dies without a report, its death may be noticed up to this many seconds after the connections that it broke.
 SILENT_LAG_S = 1.0
 ABORTED = signal_code(signal.SIGABRT)
-# Prefix of the files of NCCL's flight recorder; the rank's number follows.
+# The prefix of the files of NCCL's flight recorder; after it comes the rank.
 RECORDER = "nccl-trace-rank-"
 
 
 def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
-    """Return the failure that caused the others, or None if no rank failed.
+    """Return the failure that caused all others, or None if no rank failed.
 
-    It is the earliest failure that is not a consequence of another, with two exceptions. If a rank dies without a
-    report within a second of the first failure, its death is the cause, because it is noticed only after the ranks that
-    wait for it complain; SIGABRT is excluded, because torch aborts a rank whose peer is gone. If every failure is a
-    consequence and none is a timeout, the cause is the rank that ended earlier without failing.
+    The cause is the earliest failure that is not a consequence of another failure, with two exceptions. If a rank dies
+    without a report within a second of the first failure, its death is the cause, because other ranks report their
+    broken connections before it is noticed. SIGABRT is excluded, because torch aborts a rank whose peer is gone. If
+    every failure is a consequence and none is a timeout, the cause is a rank that ended before them without failing.
     """
     reports = list(reports)
     failures = sorted((report for report in reports if is_failure(report)), key=lambda report: report.time)
@@ -39,7 +39,7 @@ def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
         if silent and report.time - failures[0].time <= SILENT_LAG_S:
             return report
     causes = [report for report in failures if not is_consequence(report)]
-    # A rank that aborts outside a collective has not lost a peer: its peers have lost it.
+    # A rank that aborts outside a collective has not lost a peer. It is a cause: its peers have lost this rank.
     causes += [one for one in failures if one.kind == "died" and not (one.position.collective or one.follows)]
     if causes:
         return causes[0]
@@ -52,22 +52,22 @@ def first_failure(reports: Iterable[WorkerReport]) -> WorkerReport | None:
 
 
 def is_timeout(report: WorkerReport) -> bool:
-    """Return whether a rank failed because a collective timed out: the cause is then a rank that did not join it."""
+    """Return whether a rank failed because a collective timed out; the cause is then a rank that did not join."""
     return report.follows == "timed-out"
 
 
 def is_consequence(report: WorkerReport) -> bool:
-    """Return whether a rank ended because another had ended; torch aborts a rank that has lost a peer."""
+    """Return whether a rank ended because another rank had ended. torch aborts a rank that has lost a peer."""
     return report.exit_code == ABORTED if report.kind == "died" else report.follows != ""
 
 
 def is_failure(report: WorkerReport) -> bool:
-    """Return whether a rank ended other than by returning 0 (done) or 75 (checkpointed)."""
+    """Return whether a rank ended in any other way than by returning 0 (done) or 75 (checkpointed)."""
     return report.kind != "finished" or report.exit_code not in (ExitCode.DONE, ExitCode.CHECKPOINTED)
 
 
 def run_exit_code(reports: Iterable[WorkerReport]) -> int:
-    """Return the first failure's code; without a failure, 75 if any rank stopped with everything saved, else 0."""
+    """Return the exit code of the first failure. If no rank failed, return 75 if any rank returned 75, else 0."""
     reports = list(reports)
     failure = first_failure(reports)
     if failure is not None:
@@ -78,10 +78,10 @@ def run_exit_code(reports: Iterable[WorkerReport]) -> int:
 def death_report(
     context: WorkerContext, pid: int, exitcode: int, forwarded: Collection[int], seen: float, no_memory: bool = False
 ) -> WorkerReport:
-    """Return the report of a rank that died without reporting, found dead at `seen` (seconds since the epoch).
+    """Return a report for a rank that died without writing one.
 
-    `exitcode` is multiprocessing's: minus the signal's number, or the process's exit code. `forwarded`: the signals
-    that this parent process forwarded. `no_memory`: the kernel has killed a process for lack of memory.
+    `exitcode`: the process's exit code, or minus a signal's number. `forwarded`: the signals that this parent process
+    forwarded. `seen`: when the death was noticed (s since the epoch). `no_memory`: the kernel has killed for memory.
     """
     code = failing_code(exitcode)
     if context.run_info.is_script and exitcode in (ExitCode.DONE, ExitCode.CHECKPOINTED):
@@ -99,7 +99,7 @@ def death_report(
             message = f"was ended by {name}, forwarded before it had a handler"
     else:
         message = f"left early, with exit code {exitcode} and without a report to its parent process"
-        if exitcode == 255:  # What multiprocessing reports when the worker's parent is gone.
+        if exitcode == 255:  # multiprocessing reports this if the worker's parent is gone.
             message += " (or its fork server was killed)"
     return WorkerReport(context.worker.rank, context.host, "died", message, code, pid=pid, time=seen)
 
@@ -111,7 +111,7 @@ def describe_failure(
     world_size: int = 2,
     recordings: Sequence[Path] = (),
 ) -> str:
-    """Describe a failed run: which rank failed, where and why, what other ranks did, and where the logs are."""
+    """Describe a failed run: the rank that failed, the place and reason, what other ranks did, and the log folder."""
     verb = " failed:" if failure.kind == "failed" else ""
     lines = [f"noether: {failure.who}{verb} {failure.message}"]
     if failure.kind == "refused":
@@ -133,9 +133,9 @@ def describe_failure(
 
 
 def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path | None) -> str:
-    """Return the one line that a parent process without rank 0 prints; rank 0's parent prints the rest.
+    """Return the text that a parent process without rank 0 prints: one line, as rank 0's parent prints the rest.
 
-    error_file: the file of the report if one of the `own` ranks failed; if None, the rank's message is shown in full.
+    `own`: this parent's ranks. `error_file`: the file with the report of an own rank; if None, show the full message.
     """
     is_own = failure.rank in own
     whole = is_own and error_file is None
@@ -150,7 +150,7 @@ def describe_briefly(failure: WorkerReport, own: Iterable[int], error_file: Path
 
 
 def as_phrase(report: WorkerReport) -> str:
-    """Return one line that follows "rank 3:" and tells what the rank did."""
+    """Return one line about what the rank did, to be put after "rank 3:"."""
     if report.position.collective and is_consequence(report):
         waited = "timed out" if is_timeout(report) else "lost a peer"
         return f"{waited} in {report.position}"
@@ -160,7 +160,7 @@ def as_phrase(report: WorkerReport) -> str:
 
 
 def _grouped(phrases: Mapping[int, str]) -> str:
-    """Return "rank 0: in f; ranks 2, 3: reported X", grouping ranks with the same phrase."""
+    """Return a text in which ranks with the same phrase share an entry: "rank 0: in f; ranks 2, 3: reported X"."""
     groups: dict[str, list[int]] = {}
     for rank, phrase in sorted(phrases.items()):
         groups.setdefault(phrase, []).append(rank)
@@ -168,9 +168,9 @@ def _grouped(phrases: Mapping[int, str]) -> str:
 
 
 def watchdog_ended(report: WorkerReport, log_folder: Path, since: float) -> WorkerReport:
-    """Return a rank's report, changed into a timeout if NCCL's watchdog aborted the rank.
+    """Return the rank's report; if NCCL's watchdog aborted the rank, change the report into that of a timeout.
 
-    The rank's log shows the timeout; rank 0 has no log, but a flight recorder file newer than `since`.
+    The rank's log shows the watchdog's timeout. Rank 0 has no log, but a flight recorder file written after `since`.
     """
     if report.kind != "died" or report.exit_code != ABORTED:
         return report
@@ -181,7 +181,7 @@ def watchdog_ended(report: WorkerReport, log_folder: Path, since: float) -> Work
 
 
 def recorded(log_folder: Path, ranks: Iterable[int], since: float) -> list[Path]:
-    """Return the files that NCCL's flight recorder has written for `ranks` since the time `since`."""
+    """Return the files that NCCL's flight recorder has written for `ranks` after the time `since`."""
     paths = [log_folder / f"{RECORDER}{rank}" for rank in sorted(ranks)]
     return [path for path in paths if path.is_file() and path.stat().st_mtime >= since]
 
@@ -219,16 +219,16 @@ def where_in_stack(text: str) -> str:
 def name_missing(
     waited: Iterable[WorkerReport], doing: Mapping[int, WorkerReport], settings: DistributedConfig
 ) -> WorkerReport | None:
-    """Return the report of the rank that other ranks waited for, or None if no rank was missing.
+    """Return a report of the rank for which other ranks waited, or None if no rank was missing.
 
     A rank is missing if it has entered fewer collectives than the ranks that waited, is in no collective, or is
-    stopped. A rank still waiting in the same collective is not missing. `waited`: the reports of ranks whose collective
-    timed out, at least one; `doing`: what the ranks without a report are doing.
+    stopped. A rank that still waits in the same collective is not missing. `waited`: the reports, at least one, of
+    ranks whose collective timed out. `doing`: for each rank that has not reported, what it is doing.
     """
     waited = sorted(waited, key=lambda report: report.position.entered)
     first = waited[-1]
     there = first.position
-    queued = not there.collective  # Queued on the GPU, while the host continued.
+    queued = not there.collective  # The collective was queued on the GPU, and the host continued.
     missing = [
         entry
         for _, entry in sorted(doing.items())
@@ -251,7 +251,7 @@ def name_missing(
 
 
 def own_frames(stack: str) -> str:
-    """Return the current thread's frames from faulthandler's text, without those that lead to the target."""
+    """Return the current thread's frames from faulthandler's text, without the frames that called the target."""
     lines = _own_thread(stack).splitlines()[1:]
     count = next((number for number, line in enumerate(lines) if line.endswith(CALLER)), len(lines))
     return "\n".join(["Python stack, the innermost call first:", *lines[:count]]) if lines else ""

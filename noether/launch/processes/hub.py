@@ -1,4 +1,4 @@
-"""The links between parent processes: rank 0's (the hub) accepts all others (spokes), and decides which rank failed."""
+"""Links between parent processes: rank 0's (the hub) accepts all others (the spokes), and decides which rank failed."""
 
 import os
 import secrets
@@ -19,7 +19,7 @@ from noether.launch.processes.listener import RunPorts
 
 
 class Hub(Link):
-    """The link of rank 0's parent process. If it has all ranks, there are no other parents and no listener."""
+    """The link of rank 0's parent process. If it is the only parent process of the run, it has no listener."""
 
     def __init__(
         self, own_ranks: Collection[int], host: str, run_info: RunInfo, endpoint: Endpoint, ports: RunPorts
@@ -46,7 +46,7 @@ class Hub(Link):
         return [*wake, *(self._listener.descriptors() if self._listener else []), *super().descriptors()]
 
     def poll(self) -> None:
-        """Accept parent processes, poll as every link does, and announce the meeting point when all have joined."""
+        """Accept parent processes, do what every link does, and announce the meeting point when all ranks are here."""
         if self._listener is not None:
             for peer in self._listener.poll(self.expected):
                 self.peers.append(peer)
@@ -58,7 +58,7 @@ class Hub(Link):
             self._decide_meeting()
 
     def _take_refusals(self, refusals: list[WorkerReport]) -> None:
-        """Record each refusal as the failure of an absent rank, as a refusing host may number its ranks wrongly."""
+        """Record each refusal as an absent rank's failure, because the refusing host may number its ranks wrongly."""
         for report in refusals if (expected := self.expected) else ():
             rank = report.rank if report.rank in expected else min(expected)
             self.reports.setdefault(rank, replace(report, rank=rank))
@@ -93,8 +93,8 @@ class Hub(Link):
             self.not_met = JoinError(
                 "ranks-late", f"rank {listed(missing)} of {self.world_size} did not join within {limit_s:g} s",
                 seen=f"{counted(len(self.arrived), 'rank')} at {self.endpoint.host} port {self.endpoint.port}{refused}",
-                expected="all ranks",
-                fix="read the output on their hosts; distributed.init_timeout_s=1800 if they are slow to start",
+                expected="all ranks within this time",
+                fix="read the output on these ranks' hosts; distributed.init_timeout_s=1800 if they start slowly",
             )  # fmt: skip
         elif missing and waited_s >= NOTICE_S and not self._has_said_who_is_missing:
             self._has_said_who_is_missing = True
@@ -108,14 +108,14 @@ class Hub(Link):
 
     @property
     def came(self) -> set[tuple[int, ...]]:
-        """The ranks of each other parent process that has joined, or has sent or received a refusal."""
+        """For each other parent process that has joined, or has sent or received a refusal, its ranks."""
         return self._listener.came if self._listener is not None else set()
 
     def ask(self, read: Callable[[Any], Any]) -> None:
-        """Request an answer from each other parent process, including those that connect later.
+        """Request an answer from each other parent process, including parents that connect after this call.
 
-        `answers` holds the answers by their senders' ranks, each parsed by `read`, which takes JSON data and raises
-        ValueError, KeyError or TypeError if it is wrong.
+        The attribute `answers` holds each answer under its sender's ranks. `read` parses an answer's JSON data; it
+        raises ValueError, KeyError or TypeError if the data are invalid.
         """
         self._read = read
         self.send_all({"ask": 1})
@@ -125,12 +125,12 @@ class Hub(Link):
         return [peer for peer in self.peers if peer.ranks and peer.ranks not in self.answers]
 
     def boundaries(self) -> list[int] | None:
-        """Return the furthest boundary of each other parent's ranks, or None while one has not reported it."""
+        """Return the last boundary that any rank of each other parent has passed; None until all have reported it."""
         told = [peer.boundary for peer in self.peers if peer.ranks]
         return None if None in told else [boundary for boundary in told if boundary is not None]
 
     def refuse_latecomers(self, failure: WorkerReport) -> None:
-        """Tell the parent processes that have not connected yet why there is no run to join."""
+        """Tell the parent processes that connect from now on why there is no run to join."""
         if self._listener is not None and not self.is_settled:
             self._listener.refuse_all(failure, len(self.own_ranks))
 
@@ -150,7 +150,7 @@ class Hub(Link):
         elif "boundary" in message:
             peer.boundary = int(message["boundary"])
         elif "bye" in message:
-            peer.ranks = ()  # All its ranks have ended well, so none is lost when it disconnects.
+            peer.ranks = ()  # All ranks of this peer have ended well, so none is lost when the peer disconnects.
 
     def _drop(self, peer: Peer, silent: bool) -> None:
         super()._drop(peer, silent)
@@ -180,7 +180,7 @@ class Spoke(Link):
             self.look_for(endpoint.port)
 
     def look_for(self, port: int) -> None:
-        """Start connecting to the listener once its port is known; it may come from a launcher's store."""
+        """Begin to connect to the listener at `port`, unless this has already begun."""
         if self._connector is None:
             self._connector = Connector(replace(self.endpoint, port=port), self.host, self.own_ranks, self.run_info)
             self._connector.start()
@@ -192,13 +192,13 @@ class Spoke(Link):
         return [*wake, *super().descriptors()]
 
     def note_arrivals(self, ranks: Collection[int]) -> set[int]:
-        """Record own ranks that have joined, and tell the hub; the first starts the time limit for reaching the hub."""
+        """Record own ranks that have joined, and tell the hub. The first one starts the time limit to reach the hub."""
         if fresh := super().note_arrivals(ranks):
             self.send({"arrived": sorted(fresh)})
         return fresh
 
     def poll(self) -> None:
-        """Take the result of connecting, then poll as every link does."""
+        """Take the connector's result, a connection or an error; then do what every link does."""
         connector = self._connector
         if connector is not None and not self.peers and not self.is_settled:
             connector.deadline = self.deadline

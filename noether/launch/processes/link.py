@@ -1,4 +1,4 @@
-"""Connects the parent processes of one run: JSON lines over TCP, with heartbeats. No torch here."""
+"""Connects the parent processes of one run by JSON lines and heartbeats over TCP, without torch."""
 
 import contextlib
 import hashlib
@@ -28,13 +28,13 @@ from noether.launch.processes.context import (
 from noether.launch.processes.worker import failing_code, shortened
 
 SEND_S = 2
-"""Seconds that a peer may take to accept a line before it is considered gone."""
+"""The time (s) for which a peer can delay a line that is sent to it; after that it is considered gone."""
 
 LONGEST_LINE = 1 << 20
-"""The longest line (bytes) that this program reads; it never writes a longer one."""
+"""The length (bytes) of the longest line that this program reads and writes."""
 
 MOST_PER_READ = 1 << 22
-"""The most bytes taken per read, so that a peer that never pauses cannot keep a reader busy."""
+"""The maximum number of bytes that one read takes, so that a peer that never pauses cannot keep the reader busy."""
 
 
 class Unanswered(Exception):
@@ -42,7 +42,7 @@ class Unanswered(Exception):
 
 
 class Garbled(Unanswered):
-    """The peer does not send the JSON objects of this program; if it is the listener, it is another program."""
+    """The peer does not send the JSON objects of this program. At the listener's port, it is then another program."""
 
 
 class JsonLines:
@@ -54,7 +54,7 @@ class JsonLines:
         self._buffer = b""
         self._waiting: list[dict[str, Any]] = []
         self._garbage = False
-        connected.setblocking(True)  # Reads use MSG_DONTWAIT, writes have a timeout.
+        connected.setblocking(True)  # Reads use MSG_DONTWAIT, and writes have a timeout.
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_S, 0))
         with contextlib.suppress(OSError):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -68,7 +68,7 @@ class JsonLines:
         return True
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
-        """Return the objects received so far, without waiting, and whether the peer is still there.
+        """Return the objects that have arrived since the last read, without waiting; and whether the peer is there.
 
         A peer that sends anything but JSON objects is considered gone.
         """
@@ -127,7 +127,7 @@ class JsonLines:
 
 @dataclass
 class Peer:
-    """Another parent process of the run: its connection, when it was last heard from, its host and its ranks."""
+    """Another parent process of the run. `heard`: when its last message came. `boundary`: the last one it reported."""
 
     connection: JsonLines
     heard: float
@@ -138,13 +138,13 @@ class Peer:
 
 @dataclass
 class Link:
-    """The base of both links, the hub's and the other parents': peers, heartbeats, and received reports.
+    """The base class of the hub's link and the spokes' links: peers, heartbeats, and received reports.
 
-    `endpoint`: where the hub listens. `arrived`: the ranks known to have joined; `deadline`: when the rest must have
-    joined. `reports`: the reports of other parents' ranks. `failure`: the run's failure, decided by the hub or, if the
-    ranks cannot meet, found by this parent. `meeting`: where all ranks meet; `not_met`: why they cannot meet. One of
-    the two is set once the link `is_settled`. `beat_s`: seconds between heartbeats. `silence_s`: seconds without a
-    message after which a parent counts as lost.
+    `endpoint`: where the hub listens. `arrived`: the ranks known to have joined. `deadline`: when all other ranks must
+    have joined. `reports`: the reports of other parents' ranks. `failure`: the run's failure; the hub decides it, or
+    this parent finds it if the ranks cannot meet. `meeting`: where all ranks meet. `not_met`: why they cannot meet.
+    Once `is_settled` is true, either `meeting` or `not_met` is set. `beat_s`: the seconds between heartbeats.
+    `silence_s`: the seconds without a message after which a parent counts as lost.
     """
 
     own_ranks: tuple[int, ...]
@@ -175,7 +175,7 @@ class Link:
         return [peer.connection.socket for peer in self.peers]
 
     def note_arrivals(self, ranks: Collection[int]) -> set[int]:
-        """Record ranks that have joined; return the new ones. The first starts the time limit for the rest."""
+        """Record ranks that have joined; return the new ones. The first rank starts the time limit for all others."""
         fresh = set(ranks) - self.arrived
         if fresh and not self.arrived:
             self.deadline = time.monotonic() + self.run_info.distributed.init_timeout_s
@@ -186,7 +186,7 @@ class Link:
         """Read messages, send due heartbeats, and drop lost peers. Call it at least every `beat_s` seconds."""
         now = time.monotonic()
         if now - self._polled > 2 * self.beat_s + 1:
-            # This process was suspended, perhaps with its job: messages that its peers sent meanwhile are still unread.
+            # This process was suspended, perhaps with its job, and has not yet read what its peers sent in that time.
             for peer in self.peers:
                 peer.heard = now
         self._polled = now
@@ -201,7 +201,7 @@ class Link:
                 try:
                     self._take(peer, message)
                 except (KeyError, TypeError, ValueError, AttributeError):
-                    alive = False  # This program did not write the message.
+                    alive = False  # The message was not written by this program.
             silent = now - peer.heard > self.silence_s
             if alive and not silent and beat:
                 alive = peer.connection.send({"beat": 1})
@@ -229,7 +229,7 @@ class Link:
 
 
 def say(text: str) -> None:
-    """Print a message to stderr, which the ranks print to as well."""
+    """Print a message to stderr, to which the ranks print too."""
     print(f"noether: {text}", file=sys.stderr, flush=True)
 
 
@@ -237,7 +237,7 @@ def report_from(fields: Mapping[str, Any]) -> WorkerReport:
     """Read a report that another parent process sent; raise KeyError, TypeError or ValueError if it is not one."""
     if fields["kind"] not in get_args(ReportKind):
         raise ValueError(f"a report of the unknown kind {fields['kind']!r}")
-    # Clocks differ between hosts, so `time` is the time at which the report arrived here.
+    # The clocks of hosts differ, so `time` is set to the time at which the report arrived here.
     return WorkerReport(**{**fields, "position": RankPosition(**fields["position"]), "time": time.time()})
 
 
@@ -251,7 +251,7 @@ LONGEST_NAME, LONGEST_IDENTITY, LONGEST_REFUSAL = 255, 500, 8000
 
 @dataclass(frozen=True)
 class Caller:
-    """A process that claims to be a parent of the run: its host, pid, ranks and run, and a nonce."""
+    """A process that claims to be a parent process of the run: its host, pid, ranks, run identity and nonce."""
 
     host: str
     pid: int
@@ -282,7 +282,7 @@ class Caller:
 class Answer:
     """The answer of a run's listener to a caller's first line.
 
-    `proves_start`: the listener was started with the caller; without a job's name, the two runs may still differ.
+    `proves_start`: the listener proved that it was started with the caller. Without a job, the runs can still differ.
     """
 
     identity: RunIdentity
@@ -308,7 +308,7 @@ def greet(connection: JsonLines, caller: Caller, start_key: str, limit_s: float)
 
 
 def proof(key: str, side: str, *nonces: str) -> str:
-    """Return the HMAC (RFC 2104) of the side and the nonces, which only a holder of the key can compute."""
+    """Return the HMAC (RFC 2104) of `side` and the nonces. Only a process that knows the key can compute it."""
     text = "\0".join((side, *nonces))
     return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()
 
@@ -319,21 +319,21 @@ def is_proof(given: object, key: str, side: str, *nonces: str) -> bool:
 
 
 def refusal_line(report: WorkerReport | None, start_key: str, *nonces: str) -> dict[str, Any]:
-    """Return the message by which a parent process refuses the run and proves that it was started with the run.
+    """Return the message by which a parent process refuses the run, and proves that it was started with the run.
 
-    report: None if this process does not belong to rank 0's run; rank 0's parent then answers what differs.
+    `report`: the reason; None if this process does not fit rank 0's run, and rank 0's parent must answer what differs.
     """
     refusal = asdict(shortened(report, LONGEST_REFUSAL)) if report is not None else None
     return {"refusal": refusal, "refused": proof(start_key, "refusal", *nonces)}
 
 
 def proves_refusal(message: Mapping[str, Any], start_key: str, *nonces: str) -> bool:
-    """Return whether `refusal_line` wrote this message, in a process that was started with the run."""
+    """Return whether this message is from `refusal_line`, in a process that was started with the run."""
     return bool(start_key) and is_proof(message.get("refused"), start_key, "refusal", *nonces)
 
 
 def refusal_from(message: Mapping[str, Any], start_key: str, *nonces: str) -> WorkerReport | None:
-    """Read a message that `refusal_line` wrote; return None if it gives no reason or proves nothing."""
+    """Read the report in a message of `refusal_line`; return None if it contains no report or no valid proof."""
     if not proves_refusal(message, start_key, *nonces):
         return None
     try:
@@ -345,5 +345,5 @@ def refusal_from(message: Mapping[str, Any], start_key: str, *nonces: str) -> Wo
 
 
 def printable(said: object, most: int = LONGEST_NAME) -> str:
-    """Return the first `most` characters of an unknown sender's text as one line, with control characters escaped."""
+    """Return the first `most` characters of an unknown sender's text, as one line with control characters escaped."""
     return shown_name(str(said)[:most])

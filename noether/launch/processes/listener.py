@@ -1,4 +1,4 @@
-"""Holds a run's ports before anything starts, and listens for the other parent processes on rank 0's host."""
+"""Reserves a run's ports before any rank starts, and accepts the other parent processes, on rank 0's host."""
 
 import math
 import os
@@ -37,7 +37,7 @@ from noether.launch.processes.worker import failure_report
 MOST_UNPROVEN = 64
 PROOF_LIMIT_S = 10.0
 MOST_ACCEPTED = 256
-"""The most connections accepted in a row, before the parent process turns to its run again."""
+"""The maximum number of connections accepted in a row; then the parent process attends to its run again."""
 LONGEST_HELLO = 1 << 14
 MOST_STRAYS_SHOWN = 20
 
@@ -53,11 +53,11 @@ class UnprovenConnection:
 
 
 class RunListener:
-    """Accepts connections on a held port, and returns those that belong to the run.
+    """Accepts connections on a reserved port, and returns the connections that belong to the run.
 
     `refusals`: the reports of parent processes that were started with the run but will not join it. `came`: the ranks
-    of each parent that has proved that it belongs to the run, or was told why there is no run to join.
-    `own_nonce`: the nonce with which this process connects to itself, to test its address.
+    of each parent that has proved that it belongs to the run, or was informed why there is no run to join.
+    `own_nonce`: the nonce by which this process recognises its own test connection.
     """
 
     def __init__(self, held: HeldPort, run_info: RunInfo) -> None:
@@ -74,13 +74,13 @@ class RunListener:
         self.strays: dict[tuple[str, int], Caller] = {}
 
     def descriptors(self) -> list[socket.socket]:
-        """Return the sockets to wait for: the port's, and those of unproven connections."""
+        """Return the sockets to wait for: the listening socket, and those of unproven connections."""
         return [self._held.socket, *(candidate.connection.socket for candidate in self.unproven)]
 
     def poll(self, expected: Collection[int]) -> list[Peer]:
-        """Accept connections, read their messages, and close those that took too long; return new parent processes.
+        """Accept connections and read their messages; return the parent processes that have proved to be of this run.
 
-        A parent process that claims a rank not in `expected` is told so and disconnected.
+        A connection without a proof is closed after a while. A parent whose rank is not in `expected` is turned away.
         """
         now, self._expected = time.monotonic(), set(expected)
         self._accept(now)
@@ -116,7 +116,7 @@ class RunListener:
             try:
                 connection, _ = self._held.socket.accept()
             except OSError:
-                return  # No connection waits, or no descriptor is free until one closes.
+                return  # No connection waits, or this process has no free descriptor.
             self.unproven.append(UnprovenConnection(JsonLines(connection, LONGEST_HELLO), now))
             if len(self.unproven) > MOST_UNPROVEN:
                 silent = next((candidate for candidate in self.unproven if candidate.caller is None), self.unproven[0])
@@ -134,7 +134,7 @@ class RunListener:
         own, start_key, nonces = self._identity, self._run_info.start_key, (caller.nonce, candidate.nonce)
         answer: dict[str, object] = {"run": own.as_text(), "nonce": candidate.nonce}
         answer["proof"] = proof(self._run_info.key, "server", *nonces)
-        # After all have come, a caller with other settings or devices is of another run, and is told nothing here.
+        # If all ranks are here, a caller with other settings or devices is from another run, and gets no proof.
         is_stray = not caller.identity.is_of_same_start(own) or (caller.identity != own and not self._expected)
         if not is_stray:
             answer["start"] = proof(start_key, "start", *nonces)
@@ -151,10 +151,10 @@ class RunListener:
         return caller.identity != own or max(caller.ranks) < own.world_size
 
     def refuse_all(self, report: WorkerReport, own: int) -> WorkerReport:
-        """Tell all parents started with this run, as they connect, why there is no run to join; return the reason.
+        """Inform all parents of this run, as they connect, why there is no run to join; return the reason.
 
-        The reason is `report`, or that a host has other settings. Return after `RunInfo.telling_s`, or once all parents
-        have been told, assuming that each has `own` ranks, as this one has.
+        The reason is `report`, or that a host has other settings. Return after `RunInfo.telling_s`, or as soon as all
+        parents are informed; their number assumes that each has `own` ranks, as this process has.
         """
         limit_s, self._own_refusal = self._run_info.telling_s, report
         began, quiet_s = time.monotonic(), REFUSAL_NOTICE_S
@@ -170,9 +170,9 @@ class RunListener:
         return self._own_refusal
 
     def _answer_refusal(self, candidate: UnprovenConnection, caller: Caller, message: dict[str, object]) -> None:
-        """Tell a parent that was started with this run, but will not join it, why there is no run; keep the reason.
+        """Answer a parent that was started with this run but will not join it; record the reason why there is no run.
 
-        Settings that differ from rank 0's are reported before their effects, such as a batch that cannot be shared.
+        If its settings differ from rank 0's, this is the reason, not an effect such as a batch that cannot be shared.
         """
         run_info, host, its, nonces = self._run_info, caller.host, caller.identity, (candidate.nonce, caller.nonce)
         if not self._expected or not proves_refusal(message, run_info.start_key, *nonces):
@@ -211,7 +211,7 @@ class RunListener:
         candidate.connection.close()
 
     def close(self) -> None:
-        """Close every unproven connection, and the port."""
+        """Close the port and every unproven connection."""
         for candidate in self.unproven:
             candidate.connection.close()
         self.unproven.clear()
@@ -225,9 +225,9 @@ MOST_NAMED, LONGEST_VALUE = 4, 80
 def settings_differ(
     first: Mapping[str, Any], other: Mapping[str, Any], host: str, two_runs: str
 ) -> RequestError | None:
-    """Return the error for settings, by dotted name, that are `first` on rank 0's host and `other` on `host`.
+    """Return the error for a host whose settings differ from rank 0's; None if they are equal or unknown.
 
-    None if they are equal, or if settings are unknown. `two_runs`: the fix to add in case two runs are intended.
+    `first`: rank 0's settings, by dotted name. `other`: those of `host`. `two_runs`: the fix if two runs are intended.
     """
     differ = [name for name in {**first, **other} if first.get(name) != other.get(name)]
     if not (first and other and differ):
@@ -266,14 +266,14 @@ def ranks_differ(first: RunInfo, other: RunIdentity, host: str, two_runs: str) -
 
 
 ANSWER_S = 2.0
-"""Seconds that a program on a run's port may take to answer as rank 0; after that it counts as another program."""
+"""The time (s) for a program on a run's port to answer as rank 0; after that, it counts as another program."""
 
 
 @dataclass(frozen=True)
 class RunPorts:
-    """The ports of a run that this process holds: none unless it has rank 0 of several ranks.
+    """The ports that this process reserves for a run. Only the process with rank 0 of several ranks reserves ports.
 
-    `listener` accepts the other parent processes; None if there are none. `store` is for the store of the ranks.
+    `listener`: accepts the other parent processes; None if there are none. `store`: the port for the ranks' store.
     """
 
     listener: RunListener | None = None
@@ -281,7 +281,7 @@ class RunPorts:
 
     @property
     def store_port(self) -> int:
-        """The number of the store's port; 0 if another process holds it."""
+        """The number of the store's port; 0 if this process has not reserved it."""
         return self.store.endpoint.port if self.store is not None else 0
 
     @property
@@ -290,20 +290,20 @@ class RunPorts:
         return self.listener.port if self.listener is not None else 0
 
     def close(self) -> None:
-        """Close this process's copies of the ports; a rank's copy stays open."""
+        """Close this process's copies of the ports. A rank's copy stays open."""
         for port in (self.listener, self.store):
             if port is not None:
                 port.close()
 
 
 def hold_ports(placement: Placement, run_info: RunInfo) -> RunPorts:
-    """Hold the ports of a run if this process has its rank 0.
+    """Reserve the ports of a run if this process has its rank 0.
 
-    If other parent processes have ranks, the listener gets the endpoint's port and the store a free one. If another
-    program has the endpoint's port, which the hosts derived and no setting requested, a free port is held instead and
-    published in a folder that all hosts see.
+    If other parent processes have ranks, the listener gets the endpoint's port, and the store gets any free port. If
+    another program has the endpoint's port, and no setting requested this port, the listener gets a free port instead,
+    which is published in a folder that all hosts see.
 
-    RequestError: the port is taken, and it was requested or there is no folder to publish another one in.
+    RequestError: the port is taken, and it was requested or there is no folder in which to publish a different port.
     """
     ranks = tuple(worker.rank for worker in placement.workers)
     if 0 not in ranks or placement.world_size == 1:
@@ -324,7 +324,7 @@ def _hold(endpoint: Endpoint, caller: Caller, run_info: RunInfo) -> HeldPort:
     published = None
     if run_info.shared_folder is not None and not endpoint.asked_by:
         published = PublishedPort(run_info.shared_folder, run_info.identity)
-        published.remove()  # The file of a launch whose ranks never met; this run's ranks would read it.
+        published.remove()  # An old file, from a launch whose ranks never met, would mislead this run's ranks.
     try:
         return hold_port(endpoint)
     except RequestError:
@@ -340,7 +340,7 @@ def _hold(endpoint: Endpoint, caller: Caller, run_info: RunInfo) -> HeldPort:
         published.write(held.endpoint.host, held.endpoint.port)
     except OSError:
         held.close()
-        return hold_port(endpoint)  # Raises the appropriate error.
+        return hold_port(endpoint)  # This raises the appropriate error.
     say(
         f"port {endpoint.port} on {endpoint.host} is taken by another program; the ranks meet at port "
         f"{held.endpoint.port}, published in {published.path.parent}"
@@ -349,6 +349,6 @@ def _hold(endpoint: Endpoint, caller: Caller, run_info: RunInfo) -> HeldPort:
 
 
 def listener_endpoint(place: Placement, port: int = 0) -> Endpoint:
-    """Return where to listen if a launcher serves the store: on loopback if all ranks are on this host."""
+    """Return the listener's endpoint for a run whose launcher serves the store: loopback if there is only one host."""
     host = "127.0.0.1" if place.local_world_size == place.world_size else place.endpoint.host
     return Endpoint(host, port, place.endpoint.asked_by)

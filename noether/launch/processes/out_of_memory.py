@@ -1,4 +1,4 @@
-"""Finds whether the kernel killed a process for lack of memory, what the limit was, and how to raise it."""
+"""Finds out whether the kernel killed a process for lack of memory, which limit it reached, and how to raise it."""
 
 import math
 import os
@@ -10,20 +10,20 @@ from noether.common.cpus import number_in, own_groups
 from noether.common.errors import MidRunError
 from noether.common.numbers import size_text
 
-# In each pair, the file of cgroup v2 comes before the file of v1.
+# Each pair names a file of cgroup v2, then the corresponding file of cgroup v1.
 COUNTS, LIMITS, PEAKS = (
     ("memory.events", "memory.oom_control"),
     ("memory.max", "memory.limit_in_bytes"),
     ("memory.peak", "memory.max_usage_in_bytes"),
 )
 NO_LIMIT = 1 << 60
-"""In bytes. Larger numbers mean that there is no limit: cgroup v1 then reports one."""
+"""A limit above this (bytes) means that there is no limit: in this case cgroup v1 reports a huge number."""
 
 
 def killed_for_memory(root: Path = Path("/")) -> int:
-    """Return the kernel's counts of kills for lack of memory, added up for this process's cgroups and the machine.
+    """Return how many processes the kernel has killed for lack of memory, summed over this process's cgroups and host.
 
-    The machine's count covers cgroups that this process cannot see; callers only check whether the sum rises.
+    The host's count includes cgroups that this process cannot see. Callers only check whether the sum rises.
     """
     files = {group / name for group in own_groups("memory", root) for name in COUNTS}
     return sum(_field(file, "oom_kill") or 0 for file in (*files, root / "proc/vmstat"))
@@ -37,7 +37,7 @@ def _field(file: Path, name: str) -> int | None:
 
 
 def no_memory_left(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> MidRunError:
-    """Return the error for a process killed for lack of memory: the limit that was reached, and how to raise it."""
+    """Return the error for a process that was killed for lack of memory; it names the limit and how to raise it."""
     found = ((number_in(group / name), group / name) for group in own_groups("memory", root) for name in LIMITS)
     limit, file = min(((most, path) for most, path in found if most and most < NO_LIMIT), default=(0, Path()))
     total = _field(root / "proc/meminfo", "MemTotal:")
@@ -65,10 +65,10 @@ def no_memory_left(environ: Mapping[str, str] = os.environ, root: Path = Path("/
 
 
 def _kernel_line(root: Path) -> str:
-    """Return the kernel log's line about the last process killed for lack of memory; "" if unreadable or absent."""
+    """Return the kernel log's line about the last process that was killed for lack of memory, or "" if it has none."""
     last = ""
     with suppress(OSError), open(os.open(root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as log:
-        while record := log.read(8192):  # At the end of the log, a read finds nothing and does not wait.
+        while record := log.read(8192):  # At the end of the log, the read returns nothing, without waiting.
             if b"Killed process" in record:
                 last = record.decode(errors="replace").partition(";")[2].partition("\n")[0]
     return last[:200]

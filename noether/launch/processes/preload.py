@@ -1,6 +1,6 @@
-"""Imports what every worker needs once: the fork server imports this module, and its forks inherit the imports.
+"""Imports once what every worker needs: the fork server imports this module, and its forks inherit the imports.
 
-`import torch` costs a worker seconds. Forking is safe here because nothing below starts a thread or touches CUDA.
+`import torch` would cost each worker seconds. Forking is safe, because no import here starts a thread or touches CUDA.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ MODULES = (
 
 
 def import_once() -> None:
-    """Import what workers need, without the garbage collector, and keep it out of later collections.
+    """Import the modules that workers need, with the garbage collector off, and then freeze all objects.
 
-    Collecting garbage during the imports costs a third of their time and finds nothing. The collector never visits
-    frozen objects again, so the workers keep sharing their memory pages. A module that fails to import is left for
-    the worker to import, so that the error is reported as that worker's own.
+    During the imports, the collector would take a third of the time and find nothing. It never visits frozen objects
+    again, so the workers keep sharing the memory pages of these objects. If a module fails to import, the error is
+    ignored here; a worker imports the module again, and reports the error as its own.
     """
     gc.disable()
     try:
@@ -36,18 +36,18 @@ def import_once() -> None:
 
 
 def outlive_signals(parent_pid: int) -> None:
-    """Make the fork server survive every signal that is meant for the run, but not the end of its parent process.
+    """Make the fork server ignore every signal that is meant for the run, but end when its parent process ends.
 
-    A scheduler signals each process of a step. A fork server that ended on SIGUSR1 would take the workers with
-    it, because its end is what triggers their death signal. Its own death signal is SIGTERM: when that arrives and
-    the parent process is gone (SIGKILL included), all descendants are ended. Multiprocessing itself notices
-    a client's end by a closed pipe, but that never comes while a worker holds the other end.
+    A scheduler sends signals to each process of a step. A fork server that ended on SIGUSR1 would end the workers too,
+    because its end triggers their death signal. Its own death signal is SIGTERM: if this arrives and the parent process
+    has ended, even by SIGKILL, all descendants are ended. multiprocessing itself waits for a pipe from its client to
+    close, but the pipe stays open as long as a worker has its other end.
     """
     server_pid = os.getpid()
 
     def on_sigterm(number: int, frame: FrameType | None) -> None:
         if os.getpid() != server_pid:
-            # This is a worker that was just forked and has not set its own handlers.
+            # This process is a worker that was just forked and has not yet set its own handlers.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif os.getppid() != parent_pid:
@@ -56,7 +56,7 @@ def outlive_signals(parent_pid: int) -> None:
 
     for ignored in NOT_FOR_SERVER:
         signal.signal(ignored, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, NOT_FOR_SERVER)  # Blocked by the parent process until now.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, NOT_FOR_SERVER)  # The parent process had blocked these signals.
     signal.signal(signal.SIGTERM, on_sigterm)
     set_death_signal(signal.SIGTERM)
     if os.getppid() != parent_pid:

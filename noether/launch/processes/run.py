@@ -1,4 +1,4 @@
-"""Runs a placement: a single worker in this process, several in child processes that are watched."""
+"""Runs a placement. A run of one worker stays in this process; otherwise, workers are child processes."""
 
 import os
 import pickle
@@ -38,15 +38,14 @@ def run_placement(
 ) -> int:
     """Run `target(context, payload)` on every worker of this process, and return the exit code.
 
-    If the run has one worker, it runs in this process: no child, no changed signals, no log file, and a debugger
-    works as usual. The workers of a larger run are started and watched. Either way a failure is printed to stderr
-    once and returned as an exit code, never raised: 0 done, 75 checkpointed, 2 the request was wrong, 69 not all
-    ranks came, else the first failing rank's code.
+    If the whole run has one worker, it runs in this process: there is no child process, no changed signal handler and
+    no log file, and a debugger works as usual. In a larger run, the workers are child processes, which this process
+    watches. A worker's failure is printed to stderr once, and never raised. The exit code is 0 (done), 75
+    (checkpointed), 2 (the request was wrong), 69 (not all ranks came) or that of the first rank that failed.
 
-    `target`: the dotted path of a function; `payload`: any picklable object not defined in `__main__`; `ports`: ports
-    that the caller already holds, and closes.
-
-    RequestError: raised before any worker runs: the port is taken, or a setting of the launch is wrong.
+    `target`: the dotted path of a function. `payload`: any picklable object that is not defined in `__main__`.
+    `ports`: ports that the caller has reserved, and will close.
+    RequestError, before any worker runs: the port is taken, or a setting of the launch is wrong.
     """
     os.environ.update(openmp_defaults(os.environ))
     raise_limits()
@@ -60,13 +59,13 @@ def run_placement(
             print("noether: interrupted while workers were started", file=sys.stderr)
             return signal_code(signal.SIGINT)
         link = open_link(placement, run_info, ports)
-        # Ranks started by hand on another host, and pods, have a terminal or log that rank 0 does not write to.
+        # Ranks that are started by hand on another host, and pods, have a terminal or log without rank 0's output.
         says_more = isinstance(link, Spoke) and placement.launcher not in ("slurm", "mpi", "torchrun")
         return watch_workers(running, link=link, says_more=says_more)
 
 
 def open_link(placement: Placement, run_info: RunInfo, ports: RunPorts) -> Hub | Spoke:
-    """Return this parent process's link to the other parents; if there are none, a hub without a listener."""
+    """Return this parent process's link to the other parents. If there are none, return a hub without a listener."""
     ranks, endpoint = [worker.rank for worker in placement.workers], placement.endpoint
     if endpoint.served_by:
         endpoint = listener_endpoint(placement, ports.listener_port)
@@ -77,7 +76,7 @@ def open_link(placement: Placement, run_info: RunInfo, ports: RunPorts) -> Hub |
 
 def _run_here(placement: Placement, target: str, payload: Any, run_info: RunInfo) -> int:
     log_folder = make_log_folder(run_info)
-    with suppress(OSError):  # A file of an earlier launch; failing to delete it does no harm.
+    with suppress(OSError):  # An old file, from a previous launch, does no harm if it cannot be deleted.
         error_file(log_folder, placement.workers[0].rank).unlink()
     (context,) = worker_contexts(placement, RunPorts(), run_info)
     with changed_environment(worker_environment(context, os.environ)):

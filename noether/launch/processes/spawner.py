@@ -1,4 +1,4 @@
-"""Starts workers from a parent process without torch; several workers come from a fork server with torch in memory."""
+"""Starts workers from a parent process that has not imported torch; a fork server with torch starts several workers."""
 
 import contextlib
 import multiprocessing
@@ -34,7 +34,7 @@ from noether.launch.processes.worker import (
     worker_main,
 )
 
-# Given by name, because importing the module here would import torch into the parent process.
+# The module is given by name, because importing it here would import torch into the parent process.
 PRELOAD = "noether.launch.processes.preload"
 START_METHODS = ("forkserver", "spawn")
 
@@ -43,9 +43,9 @@ START_METHODS = ("forkserver", "spawn")
 class RunningWorker:
     """A started worker, and the channels by which the parent process follows it.
 
-    `reports` carries its WorkerMessages and one WorkerReport; `stacks` carries its Python stack when requested;
-    `counters` hold its position. `ended` is a file descriptor that becomes readable when the process has ended.
-    `spared`: children that the parent had before the run, which stay when the run's processes are ended.
+    `reports`: the connection for the worker's WorkerMessages and its WorkerReport. `stacks`: the connection for its
+    Python stack, which it sends on request. `counters`: its position. `ended`: a file descriptor that becomes readable
+    when the process has ended. `spared`: children that the parent had before the run; they are not ended with it.
     """
 
     context: WorkerContext
@@ -63,7 +63,7 @@ class RunningWorker:
 
     @property
     def pid(self) -> int:
-        """The process id, which is also the id of its process group and session."""
+        """The process id, which is also the id of the worker's process group and session."""
         assert self.process.pid is not None
         return self.process.pid
 
@@ -79,14 +79,13 @@ def start_workers(
 ) -> list[RunningWorker]:
     """Start the workers of a placement, each calling `target(context, payload) -> exit code`.
 
-    A host's only worker is forked from this process, which costs nothing and leaves a parent that sees how the worker
-    ends, even if it is stopped or killed. Several workers come from a fork server with torch in memory. `methods`:
-    start methods to try in order instead of these two; a spawned worker imports torch itself.
+    If this process has one worker, it is forked from this process. This costs nothing, and this process sees how the
+    worker ends, even if it is stopped or killed. Several workers are forked from a fork server with torch in memory.
+    `methods`: start methods to try in order instead of these; a worker that is spawned imports torch itself.
 
-    Call it from the main thread, which must outlive the workers: their death signal follows the thread. The arguments
-    are those of `run_placement`. The run's `log_folder` gets rank-N.log (stdout and stderr of the ranks above 0,
-    appended) and rank-N.error.json of each rank that failed. The store's port is given to rank 0, and closed here.
-
+    Call this from the main thread, which must outlive the workers: their death signal follows the thread. For the other
+    arguments, see `run_placement`. The run's `log_folder` gets rank-N.log of each rank above 0 (stdout and stderr,
+    appended), and rank-N.error.json of each rank that failed. Rank 0 gets the store's port; this process closes it.
     RequestError: NOETHER_START_METHOD does not name a start method, or the logs cannot be written.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -95,22 +94,22 @@ def start_workers(
     packed = pickle.dumps(payload)
     log_folder = make_log_folder(run_info)
     with refusals_told(log_folder):
-        for earlier in log_folder.glob(error_file(log_folder, "*").name):  # Also those of other hosts' ranks.
+        for earlier in log_folder.glob(error_file(log_folder, "*").name):  # This includes files of other hosts' ranks.
             earlier.unlink(missing_ok=True)
     contexts = worker_contexts(placement, ports, run_info)
     adopt_orphans(True)
     running = _start_by_any(methods, contexts, (target, packed))
     if ports.store is not None:
-        ports.store.close()  # Rank 0 must have the only copy, so that a dead store's port refuses connections.
+        ports.store.close()  # Rank 0 must have the only copy: once the store is dead, its port must refuse connections.
     return running
 
 
 def start_methods(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the start methods to try, in order. RequestError: NOETHER_START_METHOD does not name one."""
+    """Return the start methods to try, in order. RequestError: NOETHER_START_METHOD does not name a start method."""
     wanted = environ.get("NOETHER_START_METHOD") or START_METHODS[0]
     if wanted in START_METHODS:
         return START_METHODS[START_METHODS.index(wanted) :]
-    raise RequestError("unknown-start-method", f"NOETHER_START_METHOD={wanted} is not a way to start workers",
+    raise RequestError("unknown-start-method", f"NOETHER_START_METHOD={wanted} is not a start method of workers",
                        seen=f"NOETHER_START_METHOD={wanted}", expected=" or ".join(START_METHODS),
                        fix="unset NOETHER_START_METHOD")  # fmt: skip
 
@@ -118,15 +117,15 @@ def start_methods(environ: Mapping[str, str]) -> tuple[str, ...]:
 def warm_up() -> None:
     """Start the fork server now, so that it imports torch while this process does other work.
 
-    The call is optional: otherwise `start_workers` starts the server. A process has only one fork server: modules that
-    another library wanted to preload are left out, and a server that already runs is used unchanged.
+    This call is optional: without it, `start_workers` starts the server. A process has only one fork server, so the
+    preload list of another library is replaced, and a server that already runs is used unchanged.
     """
     raise_limits()
     if start_methods(os.environ)[0] != "forkserver":
         return
     multiprocessing.set_forkserver_preload([PRELOAD])
-    multiprocessing.resource_tracker.ensure_running()  # This also changes the signal mask.
-    # The server inherits the mask, so that a Ctrl-C in its first moments does not end it with a traceback.
+    multiprocessing.resource_tracker.ensure_running()  # This call changes the signal mask too, so it comes first.
+    # The server inherits the mask, so that a Ctrl-C while the server starts does not end it with a traceback.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_SERVER)
     try:
         with changed_environment(server_environment(os.environ, os.getpid())):
@@ -136,7 +135,7 @@ def warm_up() -> None:
 
 
 def make_log_folder(run_info: RunInfo) -> Path:
-    """Create the folder of the ranks' logs, except for a script, which has none. RequestError: it cannot be created."""
+    """Create the ranks' log folder; a script's run has none. RequestError: the folder cannot be created."""
     with refusals_told(run_info.log_folder):
         if not run_info.is_script:
             run_info.log_folder.mkdir(parents=True, exist_ok=True)
@@ -144,28 +143,28 @@ def make_log_folder(run_info: RunInfo) -> Path:
 
 
 def call_with_torch(function: Callable[..., None], *arguments: Any) -> None:
-    """Call a function in a process of the fork server, which has torch in memory; raise its exception here."""
+    """Call a function in a process forked from the fork server, which has torch in memory; raise its exception here."""
     if start_methods(os.environ)[0] != "forkserver":
         return function(*arguments)
     warm_up()
     server = multiprocessing.get_context("forkserver")
-    # A process that dies raises nothing here; the first rank dies in the same way, and its death is reported.
+    # If the process dies, nothing is raised here: the first rank will die in the same way, and that is reported.
     with contextlib.suppress(BrokenProcessPool), _hidden_main(), ProcessPoolExecutor(1, server) as pool:
         called = pool.submit(function, *arguments)
         called.exception()
-        pool.submit(os._exit, 0)  # Threads of the process would keep it alive, and the pool would wait.
+        pool.submit(os._exit, 0)  # Otherwise threads of the process would keep it alive, and the pool would wait.
         called.result()
 
 
 def server_environment(environ: Mapping[str, str], parent_pid: int) -> dict[str, str]:
-    """Return the variables that the fork server has in addition to its parent's; workers do not inherit them."""
+    """Return the variables that only the fork server gets; workers get the parent process's variables."""
     root = str(Path(__file__).parents[3])
     return {
         # The workers' libgomp and torch read these when the server loads torch, not when they are forked.
         **openmp_defaults(environ),
         "TORCH_CPP_LOG_LEVEL": environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
         PARENT_VARIABLE: str(parent_pid),
-        # The server imports the preload before it receives sys.path.
+        # The server imports the module `preload` before it receives sys.path.
         "PYTHONPATH": os.pathsep.join(filter(None, [root, environ.get("PYTHONPATH")])),
         # Threads and CUDA contexts do not survive a fork. OpenBLAS, which comes with numpy, starts threads
         # when loaded unless limited to one; `torch.cuda.is_available()`, which an import may call, queries
@@ -176,8 +175,8 @@ def server_environment(environ: Mapping[str, str], parent_pid: int) -> dict[str,
 
 
 def worker_contexts(placement: Placement, ports: RunPorts, run_info: RunInfo) -> list[WorkerContext]:
-    """Return each worker's context."""
-    # MASTER_PORT keeps its usual meaning: the port at which the run can be reached.
+    """Return the context of each worker."""
+    # MASTER_PORT keeps its usual meaning, the port at which the run can be reached.
     alone = len(placement.workers) == placement.world_size
     endpoint = ports.store.endpoint if ports.store is not None and alone else placement.endpoint
     return [
@@ -208,7 +207,7 @@ def _start_all(method: str, contexts: list[WorkerContext], work: tuple[str, byte
         warm_up()
     if method != "fork":
         multiprocessing.resource_tracker.ensure_running()
-    # These are listed while no worker exists, so that the fork server and the tracker stay for the next run.
+    # The children are listed while no worker exists, so that the fork server and the tracker survive for the next run.
     spared = frozenset(entry.identity for entry in descendants(process_table(), os.getpid()))
     running: list[RunningWorker] = []
     try:
@@ -227,7 +226,7 @@ def _start_one(
     method: str, context: WorkerContext, work: tuple[str, bytes], spared: frozenset[ProcessId]
 ) -> RunningWorker:
     multiprocess = multiprocessing.get_context(method)
-    reports, reports_writer = multiprocess.Pipe()  # The parent process answers when all ranks have come.
+    reports, reports_writer = multiprocess.Pipe()  # The parent process answers when all ranks are here.
     stacks, stacks_writer = multiprocess.Pipe(duplex=False)
     counters, is_script = new_counters(multiprocess), context.run_info.is_script
     stdin = Connection(os.dup(0), writable=False) if is_script and context.worker.rank == 0 else None
@@ -249,8 +248,8 @@ def _start_one(
     stacks_writer.close()
     if stdin is not None:
         stdin.close()
-    # If a worker is this process's child, its sentinel is a pipe that its own children inherit, so a dead worker
-    # with live loader processes would look alive. The fork server writes to its workers' sentinels itself.
+    # The sentinel of a worker that is this process's child is a pipe that the worker's children inherit: a dead worker
+    # with live loader processes would look alive. For its own workers, the fork server writes to the sentinels itself.
     ended = process.sentinel
     if method != "forkserver" and hasattr(os, "pidfd_open") and process.pid is not None:
         ended = os.pidfd_open(process.pid)
@@ -259,9 +258,9 @@ def _start_one(
 
 @contextlib.contextmanager
 def _hidden_main() -> Iterator[None]:
-    """Hide `__main__` from multiprocessing, which would run it again in every worker.
+    """Hide the module `__main__` from multiprocessing, which would run this module again in every worker.
 
-    Every worker would repeat the console script's imports, and a script without a guard would launch itself again.
+    Every worker would repeat the imports of the console script, and a script without a guard would launch itself again.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")

@@ -1,4 +1,4 @@
-"""Watches this host's workers until the run is over, forwards signals, and leaves no process behind."""
+"""Watches this host's workers until the run is over, forwards signals to them, and leaves no process behind."""
 
 import collections
 import os
@@ -51,18 +51,18 @@ from noether.launch.processes.out_of_memory import killed_for_memory
 from noether.launch.processes.spawner import RunningWorker
 from noether.launch.processes.worker import STACK_SIGNAL, error_file, failure_report, write_error_file
 
-# Seconds that a rank may take to write its stack, even on a busy machine.
+# The time limit (s) for a rank to write its stack, which is long enough for a busy machine.
 STACK_S = 2.0
-# Exit codes of a rank that the kernel killed for lack of memory, or whose fork server it killed.
+# The exit codes of a rank if the kernel killed the rank or its fork server for lack of memory.
 BY_THE_KERNEL = (-signal.SIGKILL, 255)
-# Seconds that a process may take to end after SIGKILL; one in uninterruptible I/O does not end.
+# The time limit (s) for a process to end after SIGKILL. A process in uninterruptible I/O does not end.
 KILL_S = 4.0
-# Seconds that processes left running by a finished worker may take to end.
+# The time limit (s) for the processes that a finished worker left running.
 LEFTOVER_S = 2.0
 
 
 class LocalRanks:
-    """The workers of this parent process. `reports` holds the report of each that has ended or is about to end."""
+    """The workers of this parent process. `reports`: the reports of workers that have ended or are about to end."""
 
     def __init__(self, running: Sequence[RunningWorker]) -> None:
         self.workers = {worker.rank: worker for worker in running}
@@ -82,7 +82,7 @@ class LocalRanks:
         return [*words, *(self.workers[rank].ended for rank in self.alive)]
 
     def hear(self, ready: Sequence[Any]) -> list[WorkerReport]:
-        """Read messages and note ended workers; return the new reports. `ready`: the `sources` that are readable."""
+        """Read messages and detect ended workers; return the new reports. `ready`: the `sources` that are readable."""
         known = set(self.reports)
         for rank in sorted(self.alive):
             worker = self.workers[rank]
@@ -113,13 +113,13 @@ class LocalRanks:
                     self.stop_wanted = self.stop_wanted or message.number
 
     def admit(self, meeting: MeetingPoint) -> None:
-        """Send the meeting point to the ranks; call it once all have arrived."""
+        """Send the meeting point to the ranks. Call this when all ranks have arrived."""
         for worker in self.workers.values():
             with suppress(OSError):
                 worker.reports.send(meeting)
 
     def let_first_go(self) -> None:
-        """Tell a script's rank 0 that the other ranks have ended, which may have needed rank 0 until then."""
+        """Tell a script's rank 0 that the other ranks have ended. It must not end before them: they need its store."""
         if self.alive == {0} and self.context.run_info.is_script and not self._first_may_go:
             self._first_may_go = True
             with suppress(OSError):
@@ -133,7 +133,7 @@ class LocalRanks:
                 os.kill(self.workers[rank].pid, number)
 
     def ask_where_they_are(self, log_folder: Path) -> list[WorkerReport]:
-        """Request and save the stacks of ranks that neither ended nor reported; return what each is doing."""
+        """Request and save the stack of each rank that has neither ended nor reported; return what it is doing."""
         silent = [self.workers[rank] for rank in sorted(self.alive - set(self.reports))]
         asked = {worker.rank: worker.stacks for worker in silent if not is_stopped(worker.pid)}
         stacks: dict[int, str] = {}
@@ -144,17 +144,17 @@ class LocalRanks:
             stacks = read_stacks(asked, time.monotonic() + STACK_S)
         for rank, stack in stacks.items():
             with suppress(OSError):
-                if stack and log_folder.is_dir():  # Otherwise the run's folder was moved.
+                if stack and log_folder.is_dir():  # If the folder is missing, the run's folder was moved.
                     write_whole(log_folder / f"rank-{rank}.stack.txt", stack)
         return [_doing(worker, stacks.get(worker.rank, "")) for worker in silent]
 
     def end_all(self, *, clean: bool) -> list[int]:
-        """End the run's remaining processes, grandchildren included; return the ranks that did not end.
+        """End all processes of the run on this host, including grandchildren; return the ranks that did not end.
 
-        After a clean end, processes that the workers left running get `LEFTOVER_S` to end.
+        With `clean=True`, processes that the workers left running first have `LEFTOVER_S` seconds to end.
         """
         for worker in self.workers.values():
-            # A dead worker's process group exists, and its id stays in use, as long as one of its children lives.
+            # As long as a child of a dead worker lives, the worker's process group exists, and its id is not reused.
             if not clean:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(worker.pid, signal.SIGKILL)
@@ -178,7 +178,7 @@ class LocalRanks:
 
 
 def read_stacks(sources: Mapping[int, Connection], deadline: float) -> dict[int, str]:
-    """Return the stacks that the ranks write, which come line by line, with pauses on a busy machine."""
+    """Return the stacks that the ranks write. They arrive line by line, with pauses on a busy machine."""
     stacks, silent = dict.fromkeys(sources, ""), set(sources)
     while silent and (left := deadline - time.monotonic()) > 0:
         ready = wait([sources[rank] for rank in silent], left)
@@ -205,20 +205,20 @@ def _doing(worker: RunningWorker, stack: str) -> WorkerReport:
 
 
 def _exit_code(worker: RunningWorker) -> int:
-    # The descriptor becomes readable a moment before the process can be waited for.
+    # The descriptor becomes readable shortly before waitpid can return the process.
     deadline = time.monotonic() + 1.0
     while worker.process.exitcode is None and time.monotonic() < deadline:
         time.sleep(0.001)
     return worker.process.exitcode if worker.process.exitcode is not None else 255
 
 
-# Seconds that the other ranks may take to report once one rank has failed.
+# The time limit (s) for the other ranks to report after a rank has failed.
 GRACE_S = 2.0
-# Seconds that NCCL's flight recorders may take to write; torch's watchdog has already waited a minute for them.
+# The time limit (s) for NCCL's flight recorders to write. torch's watchdog has already waited a minute for them.
 RECORDING_S = 10.0
-# Seconds that a script's ranks may take to save their state after a signal to all has ended one, as in torchrun.
+# The time limit (s), as in torchrun, for a script's ranks to save after a signal to all ranks has ended one of them.
 STOPPING_S = 30.0
-# Seconds that other parent processes may take to report what their ranks do, and rank 0's to decide which rank failed.
+# Time limits (s): for other parents to report what their ranks do, and for rank 0's parent to decide which rank failed.
 ANSWER_S = 1.5
 DECISION_S = 5.0
 ENDINGS = {int(ExitCode.DONE): "done", int(ExitCode.CHECKPOINTED): "stopped, everything is saved"}
@@ -233,14 +233,14 @@ def watch_workers(
 ) -> int:
     """Wait until the run is over, end all its processes on this host, and return its exit code.
 
-    The first failing rank, on any host, decides the code. The others get `grace_s` to report; then their process
-    groups are killed, and then the rest of the process tree, within 10 s in all. SIGINT, SIGTERM, SIGUSR1 and
-    SIGUSR2 are forwarded once each to every worker, which stops at a boundary agreed with the other ranks and exits
-    with 75; a second SIGINT half a second or more after the first ends everything at once.
+    The code is that of the first rank that failed, on any host. The other ranks get `grace_s` seconds to report; then
+    their process groups are killed, and then the rest of the process tree, within 10 s in all. SIGINT, SIGTERM, SIGUSR1
+    and SIGUSR2 are each forwarded once to every worker; the workers stop at a boundary on which all ranks agree, and
+    exit with 75. A second SIGINT, half a second or more after the first, ends everything at once.
 
-    The failure is printed to stderr. In a run on several hosts, connected through `link`, rank 0's parent names the
-    failed rank, and every other parent prints one line. With `says_more`, for a terminal that does not show rank 0's
-    output, this parent also prints when its ranks have joined, and how they ended.
+    The failure is printed to stderr. In a run on several hosts, which `link` connects, rank 0's parent describes the
+    failure, and every other parent prints one line. With `says_more=True`, for a terminal without rank 0's output, this
+    parent also prints when its ranks have joined, and how they ended.
     """
     ranks = LocalRanks(running)
     with SignalInbox() as inbox:
@@ -269,10 +269,10 @@ def watch_workers(
 
 
 class SignalInbox:
-    """Records each stop signal's number and time inside the block; `reader` becomes readable and wakes a waiting loop.
+    """Records the number and time of each stop signal inside the block. `reader` then becomes readable.
 
     If a stop signal other than SIGINT has come, SIGTERM and SIGHUP are ignored after the block: srun sends SIGTERM to
-    all tasks once one has ended, which would give this process, already exiting, a wrong exit code.
+    all tasks when the first task has ended, and this process, which is exiting, would get a wrong exit code.
     """
 
     def __enter__(self) -> "SignalInbox":
@@ -292,7 +292,7 @@ class SignalInbox:
             os.write(self._writer, b"!")
 
     def received(self) -> list[tuple[int, float]]:
-        """Return (signal number, monotonic seconds) of each signal since the last call."""
+        """Return the number and the time (monotonic, s) of each signal that has come since the last call."""
         with suppress(BlockingIOError):
             os.read(self.reader, 4096)
         return [self._queue.popleft() for _ in range(len(self._queue))]
@@ -306,15 +306,15 @@ class SignalInbox:
 
 
 SETTLE_S = 0.001
-"""Seconds between telling ranks to wait and reading their boundaries: longer than a processor delays a write."""
+"""The pause (s) between telling ranks to wait and reading their boundaries. No processor delays a write so long."""
 
 
 class StopAgreement:
-    """One parent process's part in agreeing where all ranks stop; it costs nothing until a rank wants to stop.
+    """One parent process's part in the agreement on where all ranks stop. It costs nothing until a rank wants to stop.
 
-    decisions/06-agreed-stop.md explains it. A rank first counts a boundary and then checks whether it must wait; its
-    parent first tells it to wait and then reads the count. So no rank can have passed the boundary after the furthest
-    one counted, and no agreement depends on a rank that waits for another in a collective.
+    See decisions/06-agreed-stop.md. A rank first counts a boundary, then checks whether it must wait; its parent first
+    tells it to wait, then reads the count. So no rank can have passed a boundary after the highest one that was read,
+    and the agreement does not depend on a rank that waits for another rank in a collective.
     """
 
     def __init__(self, ranks: LocalRanks) -> None:
@@ -377,9 +377,9 @@ class _Watch:
         return {**self._link.reports, **self._ranks.reports}
 
     def until_decided(self, grace_s: float) -> None:
-        """Wait until all ranks have ended, or one has failed and the rest had time to report, or Ctrl-C came twice."""
+        """Wait until all ranks have ended, or one failed and the others had time to report, or Ctrl-C came twice."""
         deadline: float | None = None
-        # The hub outlives its own ranks: other parents that are not done may ask it which rank failed first.
+        # The hub outlives its own ranks, because other parents whose ranks still run need it to name the failed rank.
         while (self._ranks.alive or (isinstance(self._link, Hub) and self._link.peers)) and not self.interrupted:
             self._wait_and_dispatch(deadline)
             if self._link.is_settled and not self._link.peers:
@@ -399,7 +399,7 @@ class _Watch:
                 return
 
     def _misses_recordings(self) -> bool:
-        """Return whether a rank here timed out on a GPU, while only some ranks here have written their recordings."""
+        """Return whether a rank here timed out on a GPU, but only some ranks here have written their recordings."""
         aborted = any(one.kind == "died" and is_timeout(one) for one in self._ranks.reports.values())
         there = len(recorded(self._run_logs, self._ranks.workers, self._ranks.began))
         return aborted and 0 < there < len(self._ranks.workers)
@@ -434,7 +434,7 @@ class _Watch:
                         f"{context.endpoint.host} shows the run, and its logs are in {link.meeting.log_folder}",
                         flush=True,
                     )
-            elif link.not_met is not None and not self._has_failed():  # The ranks never met, so no rank knows why.
+            elif link.not_met is not None and not self._has_failed():  # The ranks never met, so none can report why.
                 link.failure = failure_report(link.not_met, min(ranks.workers), context.host)
                 write_error_file(link.failure, self._log_folder)
         self._agreement.poll(link)
@@ -442,13 +442,13 @@ class _Watch:
             link.answer([asdict(entry) for entry in ranks.ask_where_they_are(self._run_logs)])
 
     def say_end(self, code: int) -> None:
-        """Print how the ranks here ended, if rank 0's terminal is elsewhere and no failure has been printed."""
+        """Print how the ranks here ended, if this terminal lacks rank 0's output and no failure has been printed."""
         if self._says_more and code in ENDINGS:
             own, host = listed(self._ranks.workers), self._ranks.context.host
             print(f"ended  rank {own} on {host}: {ENDINGS[code]}", flush=True)
 
     def decide(self) -> WorkerReport | None:
-        """Return the report of the run's failure, or None; a parent without rank 0 briefly waits for the hub's."""
+        """Return the report of the run's failure, or None. A parent without rank 0 waits for the hub's for a while."""
         if not self._has_failed():
             return None
         link, deadline = self._link, time.monotonic() + DECISION_S
@@ -466,7 +466,7 @@ class _Watch:
             silent = {rank: entry for rank, entry in self._doing.items() if rank not in reports}
             failure = name_missing(waited, silent, self._ranks.context.run_info.distributed) or failure
         not_here = failure is not None and failure.rank not in self._ranks.workers and not link.is_settled
-        # The failed rank could not write a report itself, or does not know the run's folder.
+        # The failed rank cannot write a report itself, or does not know the run's folder.
         if failure is not None and (failure.kind in ("hung", "lost") or not_here):
             write_error_file(failure, self._run_logs)
         return failure
@@ -480,7 +480,7 @@ class _Watch:
         return [*told, *(WorkerReport(rank, peer.host, "busy", silent) for peer in hub.silent() for rank in peer.ranks)]
 
     def describe(self, failure: WorkerReport) -> str:
-        """Return the text shown at the run's end: one line if rank 0's parent prints the rest, else everything."""
+        """Return the text to print for the failure: one line if rank 0's parent prints the rest, else the full text."""
         refuses = failure.rank in self._ranks.workers and self._link.not_met is not None
         told = failure is self._link.failure or failure.kind == "lost"
         if isinstance(self._link, Spoke) and told and not refuses:
@@ -496,7 +496,7 @@ class _Watch:
 
     @property
     def _run_logs(self) -> Path:
-        # If the hosts share no file system, the run's folder may not be here.
+        # If the hosts share no file system, this host may not have the run's folder.
         meeting = self._link.meeting
         if meeting is not None and os.path.isdir(meeting.log_folder):
             return Path(meeting.log_folder)
@@ -519,7 +519,7 @@ class _Watch:
         forwarded = self._ranks.forwarded
         if number not in forwarded:
             self._ranks.forward(number, moment)
-            if number == signal.SIGINT and self._ranks.context.run_info.is_script:  # Other runs print this themselves.
+            if number == signal.SIGINT and self._ranks.context.run_info.is_script:  # Other runs print such a line too.
                 say("interrupted; a second Ctrl-C ends every rank at once")
         elif number == signal.SIGINT and moment - forwarded[number] >= SECOND_INTERRUPT_S:
             self.interrupted = True

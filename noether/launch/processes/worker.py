@@ -1,4 +1,4 @@
-"""Runs a worker's target: sets up session, signals, log and environment first, and reports afterwards."""
+"""Runs a worker's target: first sets up session, signals, log and environment, and finally reports how it ended."""
 
 import atexit
 import contextlib
@@ -48,18 +48,18 @@ from noether.launch.processes.context import (
 from noether.launch.processes.death_signal import die_with_parent
 from noether.launch.processes.out_of_memory import killed_for_memory, no_memory_left
 
-# From <malloc.h>.
+# These constants are from <malloc.h>.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _LARGEST_IN_HEAP = 1 << 30
 _GROWTH = 64 << 20
 
 
 def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell glibc to keep the memory that this process frees; return whether it will.
+    """Make glibc keep the memory that this process frees; return whether glibc accepts this.
 
-    An update on the CPU allocates memory for its activations and frees it. By default glibc returns it to the kernel,
-    which clears every page again for the next update: an eighth of the default model's time. With this setting, the
-    process keeps the memory of its largest update, which it would need again.
+    An update on the CPU allocates memory for its activations, and frees it. By default glibc returns this memory to the
+    kernel, which must clear every page for the next update. That takes an eighth of the default model's time. With this
+    setting, the process keeps the memory of its largest update, and uses it again.
 
     Nothing is changed if the user has configured memory allocation (GLIBC_TUNABLES, MALLOC_…, another allocator in
     LD_PRELOAD), or if the C library is not glibc.
@@ -73,7 +73,7 @@ def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
         library.gnu_get_libc_version  # noqa: B018 - raises if the C library is not glibc
     except (OSError, AttributeError):
         return False
-    # Setting one option ends glibc's own adjustment of the others, so all three are set.
+    # As soon as one option is set, glibc no longer adjusts the others, so all three are set.
     return bool(
         set_option(_MMAP_THRESHOLD, _LARGEST_IN_HEAP)
         and set_option(_TRIM_THRESHOLD, -1)
@@ -81,8 +81,8 @@ def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
     )
 
 
-# gloo, NCCL and torch's store have no error codes, so these patterns match messages: as seen in torch 2.13 (gloo, the
-# store), or as in the sources (NCCL and its watchdog). They are only used to choose among several ranks' reports.
+# gloo, NCCL and torch's store have no error codes, so these patterns match their messages. Those of gloo and the store
+# were seen in torch 2.13; those of NCCL and its watchdog are from the sources. They only help to choose among reports.
 _TIMED_OUT = re.compile(r"Timed out waiting|timed out after|Timeout\(ms\)=|[Ww]atchdog caught collective")
 _PEER_GONE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|Connection refused|Socket Timeout|"
@@ -94,11 +94,11 @@ _WAITED = re.compile(r"(\d+) ?ms|Timeout\(ms\)=(\d+)")
 
 
 def consequence_of(error: BaseException) -> tuple[Consequence, float]:
-    """Return what an exception implies about the rank's peers, and how many seconds it waited for them (0: unknown)."""
+    """Return what an exception shows about the rank's peers, and how many seconds the rank waited (0: unknown)."""
     if isinstance(error, RanksLate):
         return "timed-out", error.limit_s
     if not isinstance(error, RuntimeError) or type(error).__module__.partition(".")[0] not in ("builtins", "torch"):
-        return "", 0.0  # A user's own exception class.
+        return "", 0.0  # This is an exception class of the user's.
     waited_s = timed_out_after(str(error))
     if waited_s is not None:
         return "timed-out", waited_s
@@ -106,7 +106,7 @@ def consequence_of(error: BaseException) -> tuple[Consequence, float]:
 
 
 def timed_out_after(text: str) -> float | None:
-    """Return the seconds that a collective waited, from its timeout message (0: not given); None: not a timeout."""
+    """Return the seconds in a collective's timeout message, 0 if it gives none; None if `text` is no such message."""
     began = _TIMED_OUT.search(text)
     if began is None:
         return None
@@ -115,21 +115,21 @@ def timed_out_after(text: str) -> float | None:
 
 
 SPIN_COUNT = "10000"
-"""This many spins take tens of microseconds; libgomp's default takes far longer. In benchmarks/openmp_spin.py on two
-cores, it makes an update take 0.35 times as long beside two busy processes, and 1.07 times as long alone."""
+"""How often a waiting thread spins: for tens of microseconds, much less than by libgomp's default. On two cores, an
+update takes 0.35 times as long beside two busy processes, and 1.07 times as long alone (benchmarks/openmp_spin.py)."""
 
 
 def openmp_defaults(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to set before libgomp is loaded; none if the user has set how threads wait."""
+    """Return the variables to set before libgomp is loaded. If the user has set how threads wait, return {}."""
     said = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     return {} if any(name in environ for name in said) else {"GOMP_SPINCOUNT": SPIN_COUNT}
 
 
 LAUNCH_FILES = (__file__, "launch/script.py", "<frozen runpy>", "runpy.py")
-# Requests a worker's stack: faulthandler answers even while Python is stuck inside a collective.
+# The signal that requests a worker's stack. faulthandler answers it even if Python is stuck inside a collective.
 STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
-# A report fits into one write to an empty pipe, so that a rank killed while reporting cannot leave half a report
-# there. The file beside the logs has the full text.
+# A report must fit into one write to an empty pipe, so that a rank that is killed while it reports cannot leave half a
+# report in the pipe. The file beside the logs has the full text.
 REPORT_CHARACTERS = 10_000
 
 
@@ -147,14 +147,14 @@ def worker_main(
 ) -> NoReturn:
     """Run a worker from start to end, then exit by os._exit; never return.
 
-    `counters`: where the parent process reads what this rank is doing. With `own_log`, a rank above 0 writes to a log
-    file. `stdin`: the parent process's, for the rank that reads it.
+    `counters`: shows the parent process what this rank is doing. With `own_log=True`, a rank above 0 writes to a log
+    file. `stdin`: the stdin of the parent process, or None for a rank that does not read it.
 
-    It uses os._exit because torch can deadlock while the interpreter shuts down (pytorch #56297). Exit handlers cost
-    every rank time, so they run only for scripts: any other target must close what it opened. Output is flushed.
+    os._exit is used because torch can deadlock while the interpreter shuts down (pytorch #56297). Exit handlers cost
+    time, so they run only for scripts; any other target must close what it has opened. Output is flushed.
     """
     die_with_parent()
-    # A separate process group, so that the worker's whole tree can be ended and Ctrl-C reaches only the parent process.
+    # With its own process group, the worker's whole tree can be ended, and Ctrl-C reaches only the parent process.
     with contextlib.suppress(OSError):
         os.setsid()
     for number in STOP_SIGNALS:
@@ -166,17 +166,17 @@ def worker_main(
     faulthandler.enable()
     if STACK_SIGNAL is not None:
         faulthandler.register(STACK_SIGNAL, file=stacks.fileno(), all_threads=True)
-    # The fork server's environment dates from when it started; the worker needs its parent's current one.
+    # The worker inherits the environment that the fork server had at its start, but needs its parent's current one.
     os.environ.clear()
     os.environ.update(environment)
     if stdin is not None:  # multiprocessing gives its processes no stdin.
         os.dup2(stdin.fileno(), 0)
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    if context.run_info.is_script:  # Several ranks write to one console, line by line.
+    if context.run_info.is_script:  # All ranks write to one console, so each writes whole lines.
         sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads(context.threads)  # A preloaded torch has read the server's OMP_NUM_THREADS.
+        torch.set_num_threads(context.threads)  # The preloaded torch has read the fork server's OMP_NUM_THREADS.
 
     parent = ParentLink(reports, counters)
     report = replace(
@@ -187,13 +187,13 @@ def worker_main(
         reports.send(shortened(report))
     if report.exit_code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
         write_error_file(report, log_folder)
-    if context.run_info.is_script:  # After the report, because exit handlers may wait for other ranks.
+    if context.run_info.is_script:  # This comes after the report, because exit handlers may wait for other ranks.
         run_exit_handlers()
     os._exit(report.exit_code)
 
 
 def run_exit_handlers() -> None:
-    """Do what the interpreter does before it exits: wait for threads, and call the registered exit handlers."""
+    """Wait for threads and call the registered exit handlers, as the interpreter does before it exits."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     flush_output()
@@ -209,7 +209,7 @@ def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> W
         function: Callable[[WorkerContext, Any], int] = getattr(importlib.import_module(module), name)
         exit_code = operator.index(function(context, pickle.loads(packed_payload)))
     except BaseException as error:
-        # Libraries report a lack of memory in different words, if at all; the kernel counts its kills.
+        # Libraries report a lack of memory in different words, if at all, so the kernel's count of kills is checked.
         cause: BaseException = error
         if isinstance(error, Exception) and not isinstance(error, NoetherError):
             if refused_processes() > refused:
@@ -222,11 +222,11 @@ def call_target(target: str, context: WorkerContext, packed_payload: bytes) -> W
 
 
 def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
-    """Return the report of a rank that raised, or was never started. sys.exit is a failure, whatever its code."""
+    """Return the report of a rank that raised `error` or was never started. sys.exit with any code is a failure."""
     if isinstance(error, InterruptedStartError):
         return _report(rank, host, "interrupted", str(error), "", error.exit_code)
     if isinstance(error, NoetherError):
-        # The fix is adapted here to this host's container, because the process that shows it may run outside.
+        # The fix is adapted to this host's container now, because the process that prints it may run outside.
         typed = fix_for_container(error)
         said = typed if isinstance(typed, RequestError) else RequestError(error.code, str(error))
         report = _report(rank, host, "refused", said.summary, "", int(error.exit_code))
@@ -238,7 +238,7 @@ def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
     while own is not None and own.tb_frame.f_code.co_filename.endswith(LAUNCH_FILES):
         own = own.tb_next
     if own is not None or isinstance(error, SystemExit | SyntaxError):
-        error.__traceback__ = own  # Without the frames that lead to the target.
+        error.__traceback__ = own  # The traceback begins at the target, without the frames that called it.
     trace = "".join(traceback.format_exception(error))
     lines = traceback.format_exception_only(error)
     last = "".join(dropwhile(lambda line: line[0] == " ", lines)).strip()  # Drops the source lines of a SyntaxError.
@@ -250,7 +250,7 @@ def failure_report(error: BaseException, rank: int, host: str) -> WorkerReport:
 
 
 def failing_code(code: int) -> int:
-    """Return an exit code that no scheduler reads as success: 0, 75 and invalid exit codes become 1."""
+    """Return `code`, or 1 for a code that a scheduler would not read as a failure: 0, 75 or an invalid exit code."""
     return code if 0 < code < 256 and code != ExitCode.CHECKPOINTED else int(ExitCode.FAILED)
 
 
@@ -260,7 +260,7 @@ def _report(rank: int, host: str, kind: ReportKind, message: str, trace: str, ex
 
 
 def shortened(report: WorkerReport, characters: int = REPORT_CHARACTERS) -> WorkerReport:
-    """Return the report, with texts that are too long for one message cut in the middle."""
+    """Return the report; texts that are too long for one message are cut in the middle."""
 
     def cut(text: str, limit: int) -> str:
         if len(text) <= limit:
@@ -272,9 +272,9 @@ def shortened(report: WorkerReport, characters: int = REPORT_CHARACTERS) -> Work
 
 
 def worker_environment(context: WorkerContext, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a worker: the parent's, and the variables that torch's own launcher sets.
+    """Return the environment of a worker: the parent's variables, and those that torch's own launcher sets.
 
-    CUDA_VISIBLE_DEVICES stays unchanged. OMP_NUM_THREADS and TORCH_CPP_LOG_LEVEL are set unless the user has set them.
+    CUDA_VISIBLE_DEVICES is not changed. OMP_NUM_THREADS and TORCH_CPP_LOG_LEVEL are set unless the user has set them.
     """
     return {
         "OMP_NUM_THREADS": str(context.threads),
@@ -306,7 +306,7 @@ def changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def write_to_log(path: Path) -> None:
-    """Append stdout and stderr of this process and its children to a file."""
+    """Make this process and its children append stdout and stderr to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     log = open_to_append(path)
@@ -318,7 +318,7 @@ def write_to_log(path: Path) -> None:
 
 
 def flush_output() -> None:
-    """Flush logging and stdio for the last time; ignore a stream that is gone."""
+    """Flush logging and stdio for the last time; ignore a stream that is already closed."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -326,12 +326,12 @@ def flush_output() -> None:
 
 
 def error_file(log_folder: Path, rank: int | str) -> Path:
-    """Return the path of a failed rank's report; for the rank "*", a pattern that matches every report."""
+    """Return the path of a failed rank's report. For the rank "*", it is a pattern that matches every report."""
     return log_folder / f"rank-{rank}.error.json"
 
 
 def write_error_file(report: WorkerReport, log_folder: Path) -> None:
-    """Write a report beside the logs, atomically and best effort: a full disk must not hide the failure itself."""
+    """Write a report beside the logs, atomically. Errors are ignored: a full disk must not hide the failure itself."""
     with contextlib.suppress(OSError):
-        if log_folder.is_dir():  # Otherwise the run was moved, and a new folder would look like a run.
+        if log_folder.is_dir():  # If it is missing, the run was moved, and a new folder would look like a run.
             write_json(error_file(log_folder, report.rank), asdict(report))

@@ -1,1 +1,1 @@
-"""A Slurm step: its tasks, nodes and devices."""
+"""Read a Slurm step: its tasks, nodes and devices."""

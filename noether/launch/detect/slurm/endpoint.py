@@ -1,6 +1,6 @@
-"""Choose where the ranks of a Slurm step meet: on its first node, at port `derived(job, step)`, unless told otherwise.
+"""Choose where the ranks of a Slurm step meet: by default on its first node, at the port `derived(job, step)`.
 
-`master_addr` or MASTER_ADDR chooses another address, and `master_port` or MASTER_PORT another port.
+`master_addr` or MASTER_ADDR sets another address, and `master_port` or MASTER_PORT sets another port.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ def step_endpoint(request: LaunchRequest, environ: Mapping[str, str], task: Srun
     """Return the step's endpoint and the reason. RequestError: a setting is wrong, or rank 0 is on another node."""
     variables, note = dict(environ), ""
     if task.count > 1 and environ.get("MASTER_PORT") == str(task.job_id % 4536 + 61000):
-        # enroot's 50-slurm-pytorch hook derives this from the job id alone, so two steps of a job would share it.
+        # enroot's 50-slurm-pytorch hook derives its port from the job id alone, so two steps of a job would share it.
         note = f" (MASTER_PORT={variables.pop('MASTER_PORT')} from enroot is ignored: all steps of the job share it)"
     if task.count == 1:
         return local_endpoint(request.master_port, variables)
@@ -29,7 +29,7 @@ def step_endpoint(request: LaunchRequest, environ: Mapping[str, str], task: Srun
         return Endpoint(address, port, source), f"master_addr={address}; {reason}"
     _refuse_other_first_node(environ, task)
     if len(task.nodes) == 1:
-        # This address always resolves, and nothing outside the node can reach it.
+        # This address always resolves, and other nodes cannot reach it.
         return Endpoint("127.0.0.1", port, source), f"every rank is on {first}; {reason}"
     seen = f"{first} is the first of SLURM_STEP_NODELIST={task.node_list}"
     if address:
@@ -39,7 +39,7 @@ def step_endpoint(request: LaunchRequest, environ: Mapping[str, str], task: Srun
 
 
 def _refuse_other_first_node(environ: Mapping[str, str], task: SrunTask) -> None:
-    """Raise RequestError if rank 0 is not on the first node of the list, as --distribution=arbitrary allows."""
+    """Raise RequestError if rank 0 is not on the list's first node, which --distribution=arbitrary makes possible."""
     name, ids, here = environ.get("SLURMD_NODENAME", ""), environ.get("SLURM_GTIDS", ""), task.node_rank == 0
     rank_zero_here = task.rank == 0 or "0" in ids.split(",")
     misplaced = (rank_zero_here and not here) or (here and ids and not rank_zero_here)

@@ -8,7 +8,7 @@ from noether.common.errors import RequestError
 from noether.common.sanitize import shortened
 
 MAX_NODES = 65_536
-"""More nodes than any Slurm cluster has. A longer list is a mistake, and is refused before it is expanded."""
+"""The maximum number of nodes: no Slurm cluster is larger. A longer list is refused before it is expanded."""
 MAX_NAME = 255
 """The longest possible host name, in characters (RFC 1035)."""
 LIST, COUNTS = "a list such as node[08-11],login1", "task counts such as 2(x2),1"
@@ -19,18 +19,18 @@ _TASKS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 
 
 def parse_nodelist(text: str, source: str = "") -> tuple[str, ...]:
-    """Return the node names in a Slurm node list, in its order and including repeats.
+    """Return the node names in a Slurm node list, in the list's order, including repeated names.
 
-    `a1,b[2-3,7],c` is a1 b2 b3 b7 c. `node[098-101]` keeps the width of the first number: node098 … node101.
-    With several brackets the last one varies fastest. Text may follow a bracket (`node[1-2]-ib`).
+    `a1,b[2-3,7],c` means a1 b2 b3 b7 c. `node[098-101]` keeps the width of the first number: node098 … node101.
+    If a name has several brackets, the last one varies fastest. Text can follow a bracket (`node[1-2]-ib`).
 
-    `source` is the name of the list in an error message (default: the list itself).
+    `source`: the name of the list in error messages; by default, the list itself.
     RequestError: the text is not a node list, or names more than MAX_NODES nodes.
     """
     names: list[str] = []
     position, rest = 0, f"{text},"
     try:
-        if text.count(",") >= MAX_NODES:  # Inside and outside brackets, a comma separates two names.
+        if text.count(",") >= MAX_NODES:  # Each comma, inside or outside brackets, separates two names.
             raise ValueError(f"names more than {MAX_NODES} nodes")
         while position < len(rest):
             if (item := _ITEM.match(rest, position)) is None:
@@ -43,10 +43,10 @@ def parse_nodelist(text: str, source: str = "") -> tuple[str, ...]:
 
 
 def _names_of(item: str, most: int) -> list[str]:
-    """Return the names in one item of a list, such as `rack[1-2]node[08-11]-ib`. ValueError: what is wrong with it."""
+    """Return the names in one item of a list, such as `rack[1-2]node[08-11]-ib`. ValueError: the item is invalid."""
     literals, brackets = re.split(r"\[.*?\]", item), re.findall(r"\[(.*?)\]", item)
     ranges = [[_range(word) for word in bracket.split(",")] for bracket in brackets]
-    # A very long name repeated MAX_NODES times would fill the memory.
+    # A very long name, repeated MAX_NODES times, would fill the memory.
     digits = [max(max(len(str(last)), width) for _, last, width in group) for group in ranges]
     if sum(map(len, literals)) + sum(digits) > MAX_NAME:
         raise ValueError(f"has a name of more than {MAX_NAME} characters")
@@ -65,7 +65,7 @@ def _range(word: str) -> tuple[int, int, int]:
 
 
 def parse_task_counts(text: str, source: str = "") -> tuple[int, ...]:
-    """Return the number of tasks on each node: `2(x2),1` is (2, 2, 1). `source` is as for `parse_nodelist`.
+    """Return the task count of each node: `2(x2),1` means (2, 2, 1). `source`: see `parse_nodelist`.
 
     RequestError: the text is not a list of task counts, a node has no task, or there are more than MAX_NODES nodes.
     """

@@ -1,4 +1,4 @@
-"""Compare the nodes of a Slurm step with each other and with the job: their devices, their tasks, unused components."""
+"""Compare a Slurm step's nodes with each other and with the job: devices, tasks, and components that stay unused."""
 
 from collections.abc import Mapping
 
@@ -15,26 +15,26 @@ MAX_COMPONENTS = 1024
 def component_devices(
     request: LaunchRequest, environ: Mapping[str, str], task: SrunTask, kind: str
 ) -> tuple[int, ...] | None:
-    """Return each task's number of devices in a heterogeneous step with one task per node; None if all nodes are alike.
+    """Return each task's device count in a heterogeneous step with one task per node; None if all nodes are alike.
 
-    Such a task starts a worker on each device, and numbers its ranks after the ranks of the earlier nodes, so it must
-    know how many devices the earlier nodes have.
+    Such a task starts a worker on each device, and its ranks follow those of the nodes before it in the list. To number
+    its ranks, it must therefore know how many devices these nodes have.
 
-    RequestError: only some nodes of the step have GPUs, or the components do not say how many their nodes have.
+    RequestError: only some nodes of the step have GPUs, or the variables do not show how many GPUs the nodes have.
     """
     size = whole(environ.get("SLURM_HET_SIZE", ""))
     one_a_node = task.most_local == 1
     if size is None or request.accelerator not in ("auto", "gpu"):
         return None
-    # The GPUs per node that each node's component requested: 0 for none, None if another option requested them.
+    # For each node, the GPUs per node that its component requested. None: unknown, as another option requested them.
     gpus: dict[str, int | None] = {}
     component: dict[str, int] = {}
     for group in range(min(size, MAX_COMPONENTS)):
-        # `srun … : …` outside a job sets only the older names, and no variable for the number of GPUs (Slurm 22.05).
+        # Outside a job, `srun … : …` sets only the older names, and no variable for the number of GPUs (Slurm 22.05).
         older = environ.get(f"SLURM_JOB_NODELIST_PACK_GROUP_{group}", "")
         nodes = environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{group}", "")
         per_node, per_task, total = (environ.get(f"SLURM_GPUS{how}_HET_GROUP_{group}", "") for how in GPU_OPTIONS)
-        # "2", or "a100:2" with the type of GPU.
+        # The value is a count, "2", or a GPU type and a count, "a100:2".
         count = whole((per_node or (per_task if one_a_node else "")).rpartition(":")[2])
         known = count if count is not None else None if per_node or per_task or total or not nodes else 0
         for node in parse_nodelist(nodes or older) if nodes or older else ():
@@ -51,13 +51,13 @@ def component_devices(
     if not one_a_node or len({component.get(node) for node in task.nodes}) == 1:
         return None
     if kind != "cuda" or request.devices is not None:
-        return None  # Every node then uses this many devices, regardless of its component.
+        return None  # Every node then uses the same number of devices, whatever its component is.
     if any(not count for count in counts):
         raise RequestError(
             "hetjob-gpus-unknown",
             "the components of this heterogeneous step do not say how many GPUs their nodes have",
             seen=f"no SLURM_GPUS_PER_NODE_HET_GROUP_… for each of {task.node_list}, one task on each",
-            expected="a number for each component: each node's ranks follow those of the nodes before it",
+            expected="the GPU count of each component, because a node's ranks follow those of the nodes before it",
             fix="#SBATCH --gpus-per-node=N      (in every component, with srun --het-group=… in the script; or one "
             "task per device,\nor devices=N for the same number on each node)",
         )
@@ -67,7 +67,7 @@ def component_devices(
 def refuse_uneven_devices(
     request: LaunchRequest, environ: Mapping[str, str], inventory: DeviceInventory, task: SrunTask
 ) -> None:
-    """Raise RequestError if, with one task per node, the job's GPUs (--gpus) are not nodes × the GPUs of this node."""
+    """Raise RequestError if, with one task per node, the job's GPU count (--gpus) is not node count × GPUs here."""
     total = whole(environ.get("SLURM_GPUS", "").rpartition(":")[2])
     if inventory.kind != "cuda" or request.devices is not None or total is None:
         return
@@ -83,10 +83,10 @@ def refuse_uneven_devices(
 
 
 def step_warnings(environ: Mapping[str, str], task: SrunTask) -> list[str]:
-    """Return a warning if the step has fewer tasks per node than requested, and one if it leaves a component unused."""
+    """Return warnings: the step has fewer tasks per node than requested, or it does not use a component of the job."""
     warnings = []
     wanted, most = whole(environ.get("SLURM_NTASKS_PER_NODE", "")) or 0, task.most_local
-    # A component of a heterogeneous job has its own number of tasks, which may differ from SLURM_NTASKS_PER_NODE.
+    # Each component of a heterogeneous job has its own task count, which can differ from SLURM_NTASKS_PER_NODE.
     alike = len(task.nodes) > 1 and task.is_whole_job and "SLURM_HET_SIZE" not in environ
     if alike and wanted > most:
         warnings.append(

@@ -1,12 +1,12 @@
-"""Place or refuse a process inside a Slurm job that srun did not start (`traps.py` recognizes it).
+"""Place or refuse a process that is inside a Slurm job but was not started by srun (`traps.py` recognizes it).
 
-It never waits for tasks that were not started, and never silently trains on a part of the job:
+Such a process never waits for tasks that were not started, and never silently trains on a part of the job:
 
-- A batch script, an interactive step, a shell of `srun --pty` or an inherited environment trains on this node's devices
-  as launcher "local"; if the job has more tasks, a warning shows the srun command. In a job of several nodes it is
-  refused, because the other nodes would idle; `nodes=1` trains here anyway.
+- In a batch script, an interactive step, a shell of `srun --pty` or an inherited environment, the launcher is "local":
+  it trains on this node's devices. If the job has more tasks, a warning shows the srun command. In a job of several
+  nodes the process is refused, because the other nodes would idle; with `nodes=1`, it trains here anyway.
 - A shell of salloc on a host outside the allocation is refused, because that host was not allocated.
-- A step whose SLURM_* were removed (--cleanenv) is refused: every task would train alone; `nodes=1` trains here.
+- A step whose SLURM_* were removed (--cleanenv) is refused: every task would train alone. With `nodes=1`, it trains.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from noether.launch.detect.slurm.traps import SRUN, OutsideStep
 
 
 def outside_placement(request: LaunchRequest, here: LaunchContext, process: OutsideStep) -> Placement:
-    """Place a run on this node, as launcher "local". RequestError: see `refuse_outside`, or the run does not fit."""
+    """Place a run on this node alone. RequestError: `refuse_outside` refuses the run, or the devices do not suffice."""
     refuse_outside(request, process, here.host)
     local = local_placement(request, here)
     restarts, restarts_reason = restart_count(here.environ)
@@ -45,7 +45,7 @@ def outside_placement(request: LaunchRequest, here: LaunchContext, process: Outs
 
 
 def refuse_wrong_place(request: LaunchRequest, environ: Mapping[str, str], host: str, facts: ProcessFacts) -> None:
-    """Raise RequestError if srun should have started this process. Its devices are not examined."""
+    """Raise RequestError if srun should have started this process. This does not examine the devices."""
     if request.nodes is None and not environ.get("RANK") and mpi_process(environ) is None:
         process = slurm_process(environ, facts)
         if isinstance(process, OutsideStep):
@@ -64,7 +64,7 @@ def refuse_outside(request: LaunchRequest, process: OutsideStep, host: str) -> N
     if len(process.nodes) > 1 and request.nodes != 1:
         raise RequestError(
             "not-started-by-srun",
-            f"not started by srun: {len(process.nodes) - 1} of the job's {len(process.nodes)} nodes would do nothing",
+            f"not started by srun: {len(process.nodes) - 1} of the job's {len(process.nodes)} nodes would stay idle",
             seen=f"{process.where} of job {process.job_id} ({process.evidence}), nodes {nodes}",
             expected="one task per device, or one task per node, started by srun",
             fix=f"{process.srun}      (or nodes=1, to train on this node only)",

@@ -1,7 +1,7 @@
 """Place a task of a Slurm job: find its ranks, their devices, and the address at which the step's ranks meet.
 
-Everything is read from variables, the step's before the job's: a container has no Slurm commands. Ranks are numbered as
-Slurm numbers the tasks, whatever the distribution. `outside.py` handles processes that srun did not start.
+Only variables are read, because a container has no Slurm commands; those of the step come before those of the job.
+Ranks follow Slurm's numbers of the tasks, whatever the distribution. `outside.py` places processes without srun.
 """
 
 from dataclasses import replace
@@ -19,21 +19,21 @@ from noether.launch.detect.slurm.traps import OutsideStep
 def slurm_placement(request: LaunchRequest, here: LaunchContext) -> Placement | None:
     """Place a task of srun, or another process inside a Slurm job; return None outside Slurm.
 
-    RequestError: the variables contradict each other or the devices, or this would silently train on a part of the job.
+    RequestError: the variables contradict each other or the devices, or the run would cover only a part of the job.
     """
     if request.nodes == 1 and not here.environ.get("SLURM_JOB_ID"):
-        return None  # With a stripped environment, nodes=1 requests this node only.
+        return None  # Without Slurm's variables, nodes=1 requests a run on this node alone.
     if (process := slurm_process(here.environ, here.facts)) is None:
         return None
     if isinstance(process, OutsideStep):
         if request.nodes is not None and request.nodes > 1:
-            return None  # The user starts several machines by hand inside an allocation.
+            return None  # The user starts a run on several machines by hand, inside an allocation.
         return outside_placement(request, here, process)
     return _place_task(request, here, process)
 
 
 def _place_task(request: LaunchRequest, here: LaunchContext, task: SrunTask) -> Placement:
-    """Place one task of srun: as one rank, or as one rank for each of its devices (see `binding.py`)."""
+    """Place one task of srun, as one rank or as one rank per device (see `binding.py`)."""
     environ, inventory = here.environ, here.inventory
     agree_on_nodes(request, len(task.nodes), task.node_rank, f"SLURM_STEP_NODELIST={task.node_list}")
     counts = component_devices(request, environ, task, inventory.kind)

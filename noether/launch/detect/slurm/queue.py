@@ -15,10 +15,10 @@ from noether.common.errors import NoetherError
 SEPARATOR = "\x1f"  # A control character, because names and comments may contain any printable one.
 FIELDS = SEPARATOR.join(("%i", "%T", "%L", "%r", "%j", "%k", "%Z"))
 RUN_COMMENT = "noether:"
-"""The prefix of our jobs' comments. The run's folder follows, relative to the folder of the submission; for a job
-array, it ends in %a, the placeholder for the element's number."""
+"""The prefix of the comment of noether's jobs. After it comes the run's folder, relative to the folder of submission;
+for a job array, the folder ends in %a, which stands for the element's index."""
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
-"""The states of a job that has not started, or not restarted since its requeue (squeue(1), "JOB STATE CODES")."""
+"""The states of a job that waits for its start, or for its restart after a requeue (squeue(1), "JOB STATE CODES")."""
 RANK_VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
@@ -26,11 +26,11 @@ RANK_VARIABLES = (
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """A job that has not ended, as squeue describes it; for an array, one element ("12_3").
+    """A job, or an element of a job array ("12_3"), that has not ended, as squeue describes it.
 
-    state: PENDING, RUNNING, COMPLETING, …
-    time_left: the remaining time as squeue writes it: "1:59:30", "UNLIMITED".
-    comment, submitted_in: the job's comment, and the folder in which it was submitted.
+    `state`: PENDING, RUNNING, COMPLETING, …
+    `time_left`: the remaining time as squeue writes it: "1:59:30", "UNLIMITED".
+    `comment`: the job's comment. `submitted_in`: the folder from which the job was submitted.
     """
 
     job_id: str
@@ -43,12 +43,12 @@ class QueuedJob:
 
     @property
     def waits(self) -> bool:
-        """True until the job starts. A job that has started, even if suspended, may have something to save."""
+        """True until the job starts. A job that has started can have something to save, even if it is suspended."""
         return self.state in WAITING
 
     @cached_property
     def run(self) -> Path | None:
-        """The folder of the run, as named in the job's comment; None if the job is not one of ours."""
+        """The folder of the run, from the job's comment; None if noether did not submit the job."""
         if not self.comment.startswith(RUN_COMMENT):
             return None
         _, is_element, element = self.job_id.partition("_")
@@ -58,16 +58,16 @@ class QueuedJob:
 
 
 class SlurmError(NoetherError):
-    """A Slurm command failed; the text contains the command's own message."""
+    """A Slurm command failed. The text of this error contains the command's own message."""
 
 
 def has_slurm() -> bool:
-    """Return whether Slurm's commands are installed here; in a container they are not."""
+    """Return whether Slurm's commands are installed here, which they typically are not in a container."""
     return shutil.which("sbatch") is not None and shutil.which("squeue") is not None
 
 
 def queued_jobs() -> dict[str, QueuedJob]:
-    """Return this user's unfinished jobs by job id; empty without Slurm. SlurmError: Slurm does not answer."""
+    """Return this user's unfinished jobs by job id, or {} if Slurm is not installed. SlurmError: it does not answer."""
     if not has_slurm():
         return {}
     text = run_slurm(["squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--format={FIELDS}"])
@@ -80,7 +80,7 @@ def job_state(job_id: str) -> str | None:
     """Return the state of a waiting, running or ended job, in Slurm's words; None if Slurm does not know the job."""
     if known := queued_jobs().get(job_id):
         return known.state
-    # The controller forgets a job minutes after its end; the accounting that sacct reads may not exist.
+    # scontrol does not know a job that ended minutes ago; sacct does, but only on a cluster with accounting.
     for command in (f"scontrol -o show job {job_id}", f"sacct -n -X -P -o State -j {job_id}"):
         with suppress(SlurmError):
             if found := re.search(r"(?:JobState=|^)([A-Z_]+)\b(?!=)", run_slurm(command.split())):
@@ -105,10 +105,10 @@ def run_slurm(
 
 
 def clean_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return an environment for sbatch without the variables of the job or step it is called from.
+    """Return `environ` for sbatch, without the variables of the job or step in which this process runs.
 
-    Otherwise the new job would use them as defaults (SLURM_MEM_PER_CPU with --mem is an error) and its processes would
-    read their ranks from them. SBATCH_… and SLURM_CONF are kept, because users set them for sbatch.
+    Otherwise sbatch would use them as defaults for the new job (SLURM_MEM_PER_CPU with --mem is an error), and the
+    job's processes would read their ranks from them. SBATCH_… and SLURM_CONF are kept: users set them for sbatch.
     """
     return {
         name: value

@@ -30,7 +30,7 @@ def read_task(environ: Mapping[str, str]) -> "SrunTask":
         f"SLURM_STEP_NUM_TASKS={count}, SLURM_STEP_TASKS_PER_NODE={shortened(environ['SLURM_STEP_TASKS_PER_NODE'])}",
         line="#SBATCH --ntasks-per-node={n}      (one task per device; or 1: one task per node)",
         may_spawn=True,
-        # A single visible device belongs to this task alone only if the node has one for each task.
+        # A single visible device belongs to this task alone only if the node has at least as many devices as tasks.
         bound=on_node >= local_count if on_node is not None else "CUDA_VISIBLE_DEVICES" in environ,
         job_id=whole_number(environ, "SLURM_JOB_ID"), step_id=step_id,
         nodes=nodes, node_list=shortened(environ["SLURM_STEP_NODELIST"]),
@@ -40,9 +40,9 @@ def read_task(environ: Mapping[str, str]) -> "SrunTask":
 
 @dataclass(frozen=True, kw_only=True)
 class SrunTask(LaunchedTask):
-    """One task of srun. `nodes`: the nodes of the step; `is_whole_job`: whether these are all nodes of the job.
+    """One task of srun. `nodes`: the nodes of the step.
 
-    `node_list`: the list of nodes as srun wrote it, cut off if it is long.
+    `node_list`: their list as srun wrote it, cut off if long. `is_whole_job`: whether the job has no other nodes.
     """
 
     job_id: int
@@ -56,7 +56,7 @@ class SrunTask(LaunchedTask):
 def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask | OutsideStep | None:
     """Describe this process as a task of srun, or as another process inside a job; return None outside Slurm.
 
-    RequestError: the variables contradict each other or the system, or were removed (each task would train alone).
+    RequestError: variables contradict each other or the system, or were removed, so that each task would train alone.
     """
     if not environ.get("SLURM_JOB_ID"):
         refuse_stripped(environ, facts)
@@ -65,7 +65,7 @@ def slurm_process(environ: Mapping[str, str], facts: ProcessFacts) -> SrunTask |
 
 
 def restart_count(environ: Mapping[str, str]) -> tuple[int, str]:
-    """Return how often Slurm requeued the job, and the reason. RequestError: SLURM_RESTART_COUNT is not a number."""
+    """Return how often Slurm requeued the job, and the evidence. RequestError: SLURM_RESTART_COUNT is not a number."""
     if environ.get("SLURM_RESTART_COUNT"):
         count = whole_number(environ, "SLURM_RESTART_COUNT")
         return count, f"SLURM_RESTART_COUNT={count}"

@@ -1,6 +1,6 @@
 """Check that the variables of a Slurm step are complete, agree with each other, and belong to this process.
 
-A shell, a batch script or another job may have inherited them; a container or `env -i` may have removed some.
+A shell, a batch script or another job can inherit such variables; a container or `env -i` can remove some of them.
 """
 
 from collections.abc import Mapping
@@ -56,11 +56,11 @@ def check_counts(
 
 @dataclass(frozen=True)
 class OutsideStep:
-    """A process inside a Slurm job that is not a task of srun.
+    """A process that is inside a Slurm job but is not a task of srun.
 
-    `where`: from what it was started; `evidence`: what shows this. `nodes`: the nodes of the job. `tasks`: the number
-    of tasks that srun would start, read from `tasks_source`. `on_node`: slurmd started a parent of this process, which
-    is therefore on an allocated node. `srun`: the command that starts the tasks from here.
+    `where`: what started the process ("the batch script"); `evidence`: the variables that show this. `nodes`: the nodes
+    of the job. `tasks`: the number of tasks that srun would start, read from `tasks_source`. `on_node`: whether the
+    process is certainly on a node of the job. `srun`: the command that starts the tasks from here.
     """
 
     job_id: str
@@ -74,7 +74,7 @@ class OutsideStep:
 
 
 def outside_step(environ: Mapping[str, str], facts: ProcessFacts) -> OutsideStep | None:
-    """Describe a process of a job; return None for a task of srun. RequestError: the variables are of another step."""
+    """Describe a process of a job; return None if it is a task of srun. RequestError: the variables do not fit it."""
     seen = step_seen(facts)
     if seen is not None and not seen.step.isdigit():
         return _outside(environ, NAMED_STEPS.get(seen.step, "a login to the node"), seen.evidence)
@@ -83,7 +83,7 @@ def outside_step(environ: Mapping[str, str], facts: ProcessFacts) -> OutsideStep
     if not environ.get("SLURM_STEP_NUM_TASKS"):
         rank = environ.get("SLURM_PROCID", "")
         if rank not in ("", "0"):
-            return None  # A task of srun; `check_complete` names the variables that are missing.
+            return None  # This is a task of srun; `check_complete` then names the missing variables.
         if rank or environ.get("SLURMD_NODENAME"):
             return _outside(environ, "the batch script", "no SLURM_STEP_NUM_TASKS")
         return _outside(environ, "a shell of salloc", "no SLURM_STEP_NUM_TASKS, no SLURM_PROCID", on_node=False)
@@ -96,7 +96,7 @@ def outside_step(environ: Mapping[str, str], facts: ProcessFacts) -> OutsideStep
                                expected="the variables that srun set for this step", fix=SRUN)  # fmt: skip
         return _outside(environ, "another job's step, or the environment of one", inherited)
     if shell := _typed_into(environ, facts):
-        # Its step holds the job's CPUs, so a second step would wait for them without --overlap.
+        # The shell's step occupies the job's CPUs: without --overlap, a second step would wait for these CPUs.
         opened = _outside(environ, "a shell that srun --pty opened", shell)
         return replace(opened, srun="srun --overlap noether train …")
     return None
@@ -113,7 +113,7 @@ def _outside(environ: Mapping[str, str], where: str, evidence: str, *, on_node: 
 
 
 def refuse_stripped(environ: Mapping[str, str], facts: ProcessFacts) -> None:
-    """Raise RequestError if step variables are set without SLURM_JOB_ID, or if all were removed within a step."""
+    """Raise RequestError if step variables are set without SLURM_JOB_ID, or if a step's process has no variables."""
     if left := [name for name in STEP_VARIABLES if environ.get(name)]:
         raise RequestError("step-without-job-id",
                            "some of the step's SLURM_* variables are set, but SLURM_JOB_ID is not",
@@ -121,22 +121,22 @@ def refuse_stripped(environ: Mapping[str, str], facts: ProcessFacts) -> None:
                            expected="all SLURM_* variables that srun set, or none",
                            fix="pass every SLURM_* variable into the container, or none of them")  # fmt: skip
     seen = step_seen(facts)
-    if seen is None or seen.step == "extern":  # An ssh login to a node of the job, which is not a task of a step.
+    if seen is None or seen.step == "extern":  # "extern" is an ssh login to a node of the job, not a task of a step.
         return
     raise RequestError(
         "step-variables-removed", "this process runs in a Slurm step, but its SLURM_* variables were removed",
         seen=f"no SLURM_JOB_ID, but {seen.evidence}",
-        expected="the variables that srun sets: without them every task would train alone, on any device it finds",
+        expected="the variables that srun sets (without them, every task would train alone, on any device it finds)",
         fix="drop --cleanenv (apptainer), --export=NONE, env -i or sudo from the line that starts noether"
         "\n(or nodes=1, to train on this node only, as one process)",
     )  # fmt: skip
 
 
 def _refuse_other_step(environ: Mapping[str, str], seen: StepSeen) -> None:
-    """Refuse the environment of another step: its ranks are not this step's."""
+    """Raise RequestError if the variables are those of another step than the one in which this process runs."""
     job_id, step = environ["SLURM_JOB_ID"], environ.get("SLURM_STEP_ID", "")
-    # A component of a heterogeneous job runs under its own id, but SLURM_JOB_ID is the id of the first one.
-    # `srun … : …` outside a job sets only the older names (Slurm 22.05).
+    # A component of a heterogeneous job has its own job id, but SLURM_JOB_ID is the id of the first component.
+    # Outside a job, `srun … : …` sets only the older names (Slurm 22.05).
     groups = ("SLURM_JOB_ID_HET_GROUP_", "SLURM_JOB_ID_PACK_GROUP_")
     jobs = {job_id, *(value for name, value in environ.items() if name.startswith(groups))}
     if seen.job_id in jobs and seen.step == step and environ.get("SLURM_STEP_NUM_TASKS"):
@@ -149,10 +149,10 @@ def _refuse_other_step(environ: Mapping[str, str], seen: StepSeen) -> None:
 
 
 def _inherited(environ: Mapping[str, str]) -> str:
-    """Return the contradiction that shows that the step's variables were inherited from another step, or "".
+    """Return the contradiction between variables which shows that the step's were inherited from another step, or "".
 
-    sbatch and salloc set the job's variables but do not unset inherited step variables; slurmd sets SLURM_GTIDS=0 and
-    SLURMD_NODENAME for a batch script.
+    sbatch and salloc set the job's variables, but keep inherited step variables. For a batch script, slurmd sets
+    SLURM_GTIDS=0 and SLURMD_NODENAME.
     """
     pairs = (("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
     for of_step, of_job in pairs:
@@ -177,7 +177,7 @@ def _inherited(environ: Mapping[str, str]) -> str:
 def _typed_into(environ: Mapping[str, str], facts: ProcessFacts) -> str:
     """Return the evidence that this command was typed into `srun --pty bash`, or "".
 
-    SLURM_PTY_PORT alone is not enough: every srun that such a shell starts has it too, and so has `srun --pty noether`.
+    SLURM_PTY_PORT alone is no evidence: it is also set under an srun in such a shell, and under `srun --pty noether`.
     """
     if "SLURM_PTY_PORT" not in environ:
         return ""
