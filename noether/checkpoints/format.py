@@ -1,8 +1,8 @@
 """Checkpoints on disk: written atomically, verified before use. No torch here.
 
-A checkpoint is a folder `update-000001234/` of plain files (safetensors and JSON, nothing that runs code when read).
-Its `meta.json` holds the format version, the SHA-256 of each file, and its own SHA-256. It is written last, in a
-temporary folder, which is then renamed.
+A checkpoint is a folder `update-000001234/` of plain files (safetensors and JSON, which run no code when read).
+`meta.json` contains the format version, the SHA-256 of every other file, and one of its own remaining content.
+All files are written to a temporary folder, `meta.json` last; then the folder is renamed.
 """
 
 import json
@@ -25,11 +25,11 @@ from noether.runs.folder import CHECKPOINT, UPDATE, RunFolder, checkpoint_paths
 from noether.runs.records import is_count, mapping, number, parse_object, read_metrics
 
 FORMAT = 4
-"""Format version in meta.json. Every other version is refused, including 2 and 3, which no release wrote."""
+"""Format version in meta.json. Checkpoints of other versions are refused; no release wrote versions 2 and 3."""
 
 META = "meta.json"
 WEIGHTS = {"ema": "ema.safetensors", "raw": "model.safetensors"}
-"""The file of each kind of weights; a run is evaluated with the first kind that its checkpoints have."""
+"""The file of each kind of weights. A run is evaluated with the first of these kinds that its checkpoints contain."""
 _COUNTS = ("world_size", "effective_batch_size", "micro_batch_size", "updates_per_epoch")
 _PLAIN_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -37,16 +37,16 @@ Warn = Callable[[str], None]
 
 
 class DamagedCheckpoint(RequestError):
-    """A checkpoint cannot be used: a file is damaged, or a different program wrote it."""
+    """Error for a checkpoint that cannot be used: a file is damaged, or a different program wrote the checkpoint."""
 
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """One checkpoint on disk. Everything read from it is verified first.
+    """One checkpoint on disk. Each file is verified before it is used.
 
-    known: a cache of the files read so far: the content of meta.json, and the SHA-256 of each other file. The cache is
-        passed on with the checkpoint, also to other processes, so that each host reads each file only once. A file that
-        has changed since then is read again.
+    known: the cache of the files read so far: the content of meta.json, and the SHA-256 of every other file. The cache
+        is passed on with the checkpoint, even to other processes, so that each host reads each file only once. A file
+        that has changed since it was read is read again.
     """
 
     path: Path
@@ -54,18 +54,18 @@ class CheckpointFolder:
 
     @property
     def updates(self) -> int:
-        """The number of updates that the run had made."""
+        """The number of updates that the run had made when it saved the checkpoint."""
         return int(self.path.name.removeprefix(UPDATE))
 
     def meta(self) -> dict[str, Any]:
-        """Return the content of meta.json. DamagedCheckpoint: it is unreadable or damaged."""
+        """Return the content of meta.json. DamagedCheckpoint: meta.json is unreadable, damaged or of another format."""
         return dict(self._once(META, self._checked_meta)[1])
 
     def _once(self, name: str, read: Callable[[Path], Any]) -> tuple[StampedFile, Any]:
-        """Return a file and the result of calling `read` on it; call `read` only if `known` has no current result."""
+        """Return a file and the result of `read` on it, from the cache `known` if the file has not changed."""
         if name not in self.known or not self.known[name][0].is_unchanged():
             try:
-                before = stamped(self.path / name)  # First, so that a change during the read is detected later.
+                before = stamped(self.path / name)  # Before the read, so that a change during it is detected.
                 self.known[name] = before, read(before.path)
             except (OSError, ValueError) as error:
                 seen = getattr(error, "strerror", None) or error
@@ -102,12 +102,12 @@ class CheckpointFolder:
         return None
 
     def check(self, fix: str = "", *, whole: bool = True) -> None:
-        """Raise DamagedCheckpoint, with `fix` as the line to type instead, if `damage` finds any damage."""
+        """Raise DamagedCheckpoint if `damage` finds any damage; the error proposes to type the line `fix`."""
         if (damage := self.damage(whole)) is not None:
             raise self._damaged(damage, fix)
 
     def verified(self, name: str) -> StampedFile:
-        """Return a file after verifying it. DamagedCheckpoint: it is damaged or not listed in meta.json."""
+        """Verify a file and return it. DamagedCheckpoint: the file is damaged or not listed in meta.json."""
         expected = self.meta()["sha256"].get(name)
         if expected is None:
             raise self._damaged(f"{META} does not list {name}")
@@ -128,9 +128,9 @@ class CheckpointFolder:
 
     @contextmanager
     def loading(self, name: str) -> Iterator[Path]:
-        """Yield the verified path of a file that the block loads.
+        """Verify a file, and yield its path to the `with` block that loads it.
 
-        DamagedCheckpoint: the file is damaged, or the block raised because another program wrote its content.
+        DamagedCheckpoint: the file is damaged, or it is intact but the block fails, because another program wrote it.
         """
         try:
             yield self.verified(name).path
@@ -140,16 +140,16 @@ class CheckpointFolder:
             self.verified(name)
             text = " ".join(f"{type(error).__name__}: {error}".split())
             raise self._of_another_program(f"{name}: {text:.200}", self.meta()) from None
-        self.verified(name)  # Again: it may have changed between its verification and the load.
+        self.verified(name)  # Verify again: the file may have changed between the first verification and the load.
 
     def _of_another_program(self, seen: str, meta: Mapping[str, Any]) -> DamagedCheckpoint:
         made, weights = mapping(meta, "provenance"), shlex.quote(f"initial_weights={self.path.parent.parent}")
         return DamagedCheckpoint(
             "checkpoint-of-another-program",
-            f"checkpoint {self.path} is intact, but does not fit this program: noether or your code has changed since",
+            f"checkpoint {self.path} is intact, but does not fit this program: noether or your code has changed",
             seen=f"{seen}\nwritten by noether {made.get('noether')}, revision {made.get('git_revision')}",
             expected="a checkpoint that this program wrote with these settings",
-            fix=f"resume=null run_id=ANOTHER_NAME {weights}      (a new run, from the weights of this one)",
+            fix=f"resume=null run_id=ANOTHER_NAME {weights}      (starts a new run from this run's weights)",
         )
 
     def _damaged(self, seen: str, fix: str = "") -> DamagedCheckpoint:
@@ -164,9 +164,9 @@ def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
 
 
 def newest_intact(folder: Path, warn: Warn = lambda text: None, *, whole: bool = True) -> CheckpointFolder | None:
-    """Return the newest intact checkpoint or None; skip damaged ones and report them to `warn`.
+    """Return the newest intact checkpoint in a folder, or None. Skip damaged checkpoints and report them to `warn`.
 
-    whole: False to check meta.json alone, if another process will verify the files.
+    whole: False to check only meta.json, if another process will verify the other files.
     """
     return _first_intact(reversed(list_checkpoints(folder)), warn, whole=whole)
 
@@ -189,20 +189,20 @@ def no_intact_checkpoint(folder: Path) -> RequestError:
         f"{folder.parent} has no intact checkpoint",
         seen=seen,
         expected="a checkpoint with unmodified files",
-        fix=f"noether checkpoints {folder.parent} --verify      (or a new run: resume=null run_id=ANOTHER_NAME)",
+        fix=f"noether checkpoints {folder.parent} --verify      (or start a new run: resume=null run_id=ANOTHER_NAME)",
     )
 
 
 def _loss(row: Mapping[str, Any], better: Any) -> float:
-    """Return the selection metric, negated if higher is better, so that lower is better; infinity if it is missing."""
+    """Return the selection metric as a loss: negated if higher is better; infinity if the metric is missing."""
     metric = number(row, "metric")
     return math.inf if metric is None else -metric if better == "higher" else metric
 
 
 def ranked(checkpoints: Iterable[CheckpointFolder]) -> list[CheckpointFolder]:
-    """Sort checkpoints: unreadable ones first, because each may have been the best; then by metric, the best first.
+    """Sort checkpoints by selection metric, the best first. Of checkpoints with equal metrics, the older comes first.
 
-    Of checkpoints with equal metrics, the earlier comes first. Those without a metric come last, the newest first.
+    Unreadable checkpoints come first: each may be the best. Checkpoints without a metric come last, the newest first.
     """
 
     def rank(checkpoint: CheckpointFolder) -> tuple[float, int]:
@@ -222,10 +222,10 @@ def newest_update(folder: Path) -> int:
 
 
 def selected_checkpoint(folder: Path, warn: Warn, *, whole: bool = True) -> CheckpointFolder:
-    """Return the checkpoint that represents a run: the best on the validation split, else the newest.
+    """Return a run's best intact checkpoint on the validation split or, if there is no metric, the newest one.
 
-    Skip damaged checkpoints and report them to `warn`, as well as better checkpoints that are missing. whole: as for
-    `newest_intact`. RequestError: the run has no intact checkpoint.
+    warn: receives a line for each damaged checkpoint that is skipped, and for each better checkpoint that is missing.
+    whole: as for `newest_intact`. RequestError: the run has no intact checkpoint.
     """
     ordered = ranked(list_checkpoints(folder))
     chosen = _first_intact(ordered, warn, whole=whole)
@@ -249,11 +249,11 @@ def write_checkpoint(
     writer: Writer = UNFENCED,
     before_rename: Callable[[], None] = lambda: None,
 ) -> CheckpointFolder:
-    """Write one checkpoint: every file, then meta.json, each flushed to disk, then the rename.
+    """Write one checkpoint: write and flush every file, then meta.json; then rename the temporary folder.
 
     files: the content of each file by name, in pieces. meta: further content of meta.json.
-    before_rename: called when everything is on disk, before the rename. The folder stays unchanged if this or a piece
-        raises, on an OSError from the disk, and on a NoetherError if `writer` may no longer write.
+    before_rename: called when all files are on disk, before the rename. If this call or a piece of content raises, if
+        the disk refuses (OSError) or if `writer` may no longer write (NoetherError), `folder` stays unchanged.
     """
     final = folder / f"{UPDATE}{updates:09d}"
     is_first = not folder.exists()
@@ -269,7 +269,7 @@ def write_checkpoint(
         _write_flushed(partial / META, [json.dumps(content, indent=2).encode()])
         flush(partial)
         before_rename()
-        # Replace an earlier checkpoint of this update, which may lack the result of an evaluation that was cut short.
+        # Replace an older checkpoint of this update: it may lack the result of an evaluation that a stop cut short.
         writer.publish(partial, final)
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)  # On a full disk, other writes need the space.
@@ -281,7 +281,7 @@ def write_checkpoint(
 
 
 def recover_replaced(folder: Path) -> None:
-    """Restore a checkpoint that was moved aside for a replacement that was never completed."""
+    """Restore every checkpoint that was moved aside to be replaced but whose replacement was never completed."""
     for old in [*folder.glob(f".{UPDATE}*{ASIDE}"), *folder.glob(f".attempt-*/.{UPDATE}*{ASIDE}")]:
         final = folder / old.name.removeprefix(".").partition(".")[0]
         if not final.exists() and (old / META).is_file():
@@ -306,7 +306,7 @@ def _meta_digest(meta: dict[str, Any]) -> str:
 
 
 def prune_checkpoints(folder: Path, keep: int, writer: Writer = UNFENCED) -> None:
-    """Remove leftovers of failed writes, and what `choose_to_prune` picks by checking meta.json alone."""
+    """Remove the checkpoints that `choose_to_prune` returns (checking only meta.json), and failed writes' leftovers."""
     for checkpoint in choose_to_prune(folder, keep, lambda one: one.damage(whole=False) is not None):
         writer.drop(checkpoint.path)
     remove_leftovers(folder)
@@ -324,6 +324,6 @@ def choose_to_prune(folder: Path, keep: int, is_damaged: Callable[[CheckpointFol
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove leftovers of interrupted writes and removals; only the folder's sole writer may call this."""
+    """Remove leftovers of interrupted writes and removals. Only one process may write to the folder meanwhile."""
     for leftover in folder.glob(f".{UPDATE}*"):
         shutil.rmtree(leftover, ignore_errors=True)

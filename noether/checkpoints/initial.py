@@ -1,4 +1,4 @@
-"""Initialize a new run's weights from another run: copy the matching tensors and list the rest with the reasons."""
+"""Initialize a new run's weights from another run: copy the tensors that match, and report why the others do not."""
 
 from fnmatch import fnmatchcase
 
@@ -17,7 +17,7 @@ SHOWN = 12
 
 
 def begin_with(model: nn.Module, weights: StampedFile | None, patterns: tuple[str, ...]) -> list[str]:
-    """Load initial weights from a file, if any, and freeze what `patterns` match; return a report in lines."""
+    """Load the initial weights, if a file is given, and freeze parameters by `patterns`; return the report's lines."""
     lines = load_initial(model, weights) if weights else []
     if patterns:
         frozen = freeze(model, patterns)
@@ -27,9 +27,9 @@ def begin_with(model: nn.Module, weights: StampedFile | None, patterns: tuple[st
 
 
 def load_initial(model: nn.Module, file: StampedFile) -> list[str]:
-    """Copy the tensors whose names and shapes match into a model; return a report in lines, counts first.
+    """Copy a file's tensors into a model where name and shape match; return the report's lines, the counts first.
 
-    file: from `named_weights`. RequestError: it is unreadable, was changed after its verification, or nothing matches.
+    file: as `named_weights` returns it. RequestError: the file is unreadable or has changed, or no tensor matches.
     """
     path = file.path
     try:
@@ -50,7 +50,7 @@ def load_initial(model: nn.Module, file: StampedFile) -> list[str]:
     if not taken:
         raise RequestError("weights-fit-nothing", f"no tensor in {path} fits the model",
                            seen=", ".join(list(source)[:4]), expected=", ".join(list(own)[:4]),
-                           fix="initial_weights=null      (or the model of that run)")  # fmt: skip
+                           fix="initial_weights=null      (or use the model of that run)")  # fmt: skip
     with torch.no_grad():
         for name in taken:
             own[name].copy_(source[name])
@@ -59,7 +59,7 @@ def load_initial(model: nn.Module, file: StampedFile) -> list[str]:
 
 
 def freeze(model: nn.Module, patterns: tuple[str, ...]) -> list[str]:
-    """Freeze the parameters whose names match a pattern (* and ? are wildcards); return their names.
+    """Freeze the parameters whose names match any pattern (* and ? are wildcards); return these names.
 
     RequestError: a pattern matches no parameter.
     """

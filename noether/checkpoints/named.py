@@ -23,15 +23,15 @@ BEST = "      (the best that is intact)"
 def named_checkpoint(folder: RunFolder, name: str | None, fix: str, *, whole: bool = True) -> CheckpointFolder:
     """Return a verified checkpoint of a run; whole=False verifies meta.json alone.
 
-    name: best, latest or a checkpoint's name; None means best. If the best one is damaged, no other is used instead.
-    fix: the line to type to use another checkpoint, with {} for its name.
+    name: best, latest or a checkpoint's name; None means best. If the best checkpoint is damaged, raise an error.
+    fix: the line to type to use another checkpoint, with {} for that checkpoint's name.
     RequestError: there is no such checkpoint, or it is damaged.
     """
     found = {checkpoint.path.name: checkpoint for checkpoint in list_checkpoints(folder.checkpoints)}
     if not found:
         raise RequestError("no-checkpoint-yet", f"{folder.path} has no checkpoint yet",
                            seen=f"nothing in {folder.checkpoints}", expected="a run that has written a checkpoint",
-                           fix=f"noether logs {folder.path}      (shows how far it has come)")  # fmt: skip
+                           fix=f"noether logs {folder.path}      (shows how far the run has come)")  # fmt: skip
     name = one_of("checkpoint", name or "best", ("best", "latest", *found))
     if name == "best":
         passed_over: list[str] = []
@@ -49,9 +49,9 @@ def named_checkpoint(folder: RunFolder, name: str | None, fix: str, *, whole: bo
 
 
 def named_weights(where: str) -> StampedFile:
-    """Return the weights file of `where`: a run, a checkpoint, an export or a file.
+    """Return the file of the weights that `where` names: a run, a checkpoint, an export or a file.
 
-    A file in a checkpoint, or with a digest file next to it, is verified. For a run, use its best checkpoint only.
+    Verify a file that is in a checkpoint or has a digest file next to it. For a run, use only the best checkpoint.
 
     RequestError: there are no weights, or they are damaged.
     """

@@ -50,10 +50,10 @@ class ResumeRule(Enum):
     REFUSED = "makes it a different run; refused unless accept_changes names the key"
 
 
-# A setting's own entry decides; without one, the entry of its nearest parent section does.
+# The rule of a setting is its own entry or, if it has none, the entry of its nearest parent section.
 RULES = {
     "accelerator": (ResumeRule.ANNOUNCED, "other devices round differently; the order of samples continues"),
-    "devices": (ResumeRule.ALLOWED, "another number of ranks keeps the order of samples"),
+    "devices": (ResumeRule.ALLOWED, "the order of samples does not depend on the number of ranks"),
     **dict.fromkeys(("master_port", "master_addr"), (ResumeRule.ALLOWED, "where the ranks meet")),
     **dict.fromkeys(("nodes", "node_rank"), (ResumeRule.ALLOWED, "where the ranks run")),
     "distributed": (ResumeRule.ALLOWED, "how long ranks wait for each other"),
@@ -68,7 +68,7 @@ RULES = {
     "trainer.max_updates": (ResumeRule.ANNOUNCED, "a schedule that spans the run is stretched from here on"),
     "trainer.max_samples": (ResumeRule.ANNOUNCED, "a schedule that spans the run is stretched from here on"),
     "trainer.max_batch_size": (ResumeRule.ALLOWED, "accumulation learns the same, to rounding"),
-    "trainer.across_ranks": (ResumeRule.REFUSED, "samples are compared with others in the loss"),
+    "trainer.across_ranks": (ResumeRule.REFUSED, "the loss compares each sample with other samples"),
     "trainer.evaluate_every": (ResumeRule.ANNOUNCED, "weights are selected at other updates from here on"),
     **dict.fromkeys(("trainer.checkpoint_every", "trainer.keep_checkpoints"), (ResumeRule.ALLOWED, "what is kept")),
     "trainer.select_by": (ResumeRule.REFUSED, "values of two metrics cannot be compared"),
@@ -77,7 +77,7 @@ RULES = {
     "trainer.evaluation_batch_size": (ResumeRule.ANNOUNCED, "only a loss that compares samples changes"),
     "trainer.evaluation_chunk_size": (ResumeRule.ALLOWED, "a prediction does not depend on its chunk"),
     "trainer.timeout_min": (ResumeRule.ALLOWED, "when it stops"),
-    "trainer.freeze": (ResumeRule.REFUSED, "the optimiser has no state of other parameters"),
+    "trainer.freeze": (ResumeRule.REFUSED, "the optimiser has no state for other parameters"),
     "trainer.nan_policy": (ResumeRule.ALLOWED, "what happens when a number is not finite"),
     "trainer.max_skipped_updates": (ResumeRule.ALLOWED, "what happens when a number is not finite"),
     "trainer.compile": (ResumeRule.ANNOUNCED, "a compiled model rounds differently"),
@@ -89,17 +89,17 @@ RULES = {
     "optimizer.kind": (ResumeRule.REFUSED, "another optimiser cannot use this one's state"),
     "optimizer": (ResumeRule.ANNOUNCED, "updates are made differently from here on"),
     "schedule": (ResumeRule.ANNOUNCED, "the learning rate follows another curve from here on"),
-    "seed": (ResumeRule.REFUSED, "the order of samples and every random number would be another run's"),
+    "seed": (ResumeRule.REFUSED, "order of samples and random numbers would be those of another run"),
     "trainer.effective_batch_size": (ResumeRule.REFUSED, "the position in the order of samples is counted in batches"),
-    "trainer.precision": (ResumeRule.REFUSED, "weights and gradients would be other numbers"),
-    "trainer.ema_decay": (ResumeRule.REFUSED, "EMA of two decays is not comparable, and EMA cannot begin late"),
+    "trainer.precision": (ResumeRule.REFUSED, "weights and gradients would have other values"),
+    "trainer.ema_decay": (ResumeRule.REFUSED, "EMA of two decays cannot be compared, and EMA cannot begin late"),
     "dataset": (ResumeRule.REFUSED, "other samples: metrics before and after could not be compared"),
     "model": (ResumeRule.REFUSED, "these weights do not fit another model"),
     "task.scalars": (ResumeRule.ANNOUNCED, "other scalars are derived from the fields; what is learned is the same"),
     "task": (ResumeRule.REFUSED, "another loss and other statistics"),
 }
 SAME_SIZES = ("model.supernodes", "model.radius", "model.max_neighbours", "model.dropout")
-"""Model settings that do not change any weight's size; weights of another size never fit, even if accepted."""
+"""Model settings that change no weight's size. A change of size cannot be accepted: the weights would never fit."""
 UNLISTED = (ResumeRule.REFUSED, "the effect of this setting is unknown")
 
 
@@ -120,9 +120,9 @@ class Change:
 def compare_configs(before: Mapping[str, Any], now: RunConfig) -> list[Change]:
     """Return the settings that differ, in the order of the schema.
 
-    A setting missing from `before`, the checkpoint's settings, is from a newer version; assume its default there.
+    before: the checkpoint's settings. For a setting that an older version did not have, assume the default.
     """
-    with suppress(ValidationError, RequestError):  # If another version wrote it, compare it as stored.
+    with suppress(ValidationError, RequestError):  # If another version wrote `before`, compare it as stored.
         before = RunConfig.model_validate(before).model_dump(mode="json")
     old, new = dict(flat(before)), dict(flat(now.model_dump(mode="json")))
     keys = [*new, *(key for key in old if key not in new)]
@@ -144,24 +144,24 @@ def is_accepted(key: str, accept: Sequence[str]) -> bool:
 def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str) -> list[str]:
     """Return a line for each change that the user should know about.
 
-    accept: keys or sections that the user has accepted; "all" accepts every key. RequestError: some changes are
-    refused; the error lists these changes with the reasons, and the line that accepts them.
+    accept: keys or sections that the user has accepted; "all" accepts every key.
+    RequestError: some changes are refused. The error lists the refused changes, the reasons, and a line to accept them.
     """
     refused = [one for one in changes if one.rule is ResumeRule.REFUSED and not is_accepted(one.key, accept)]
     if refused:
         widest = max(len(str(change)) for change in refused)
-        # Keep what is already accepted. Accept data sets as a whole: any of their settings makes the data different.
+        # Also propose what is already accepted. Propose the data set as a whole: each of its settings changes the data.
         proposed = ("dataset" if change.key.startswith("dataset.") else change.key for change in refused)
         keys = ",".join(dict.fromkeys([*accept, *proposed]))
         other = f"'accept_changes=[{keys}]'      (or resume=null run_id=ANOTHER_NAME for a new run)"
         if any(_changes_sizes(change.key) for change in refused):
-            other = "resume=null run_id=ANOTHER_NAME      (a new run: these weights have other sizes)"
+            other = "resume=null run_id=ANOTHER_NAME      (starts a new run, because these weights have other sizes)"
         raise RequestError(
             "settings-changed",
-            f"the run {run} has other settings",
+            f"the run {run} was saved with other settings",
             seen="\n".join(f"{change!s:<{widest}}   {change.reason}" for change in refused),
             expected="the settings of the resumed run, or accept_changes if the change is intended",
-            fix=f"{continue_line(Path(run))}      (the run's own settings)\n" + other,
+            fix=f"{continue_line(Path(run))}      (resumes with the run's own settings)\n" + other,
         )
     return [f"{change}: {change.reason}" for change in changes if change.rule is not ResumeRule.ALLOWED]
 
@@ -181,11 +181,11 @@ def _shown(value: Any) -> str:
 class ResumeTarget:
     """The folder that a run writes to, and the checkpoint from which it resumes (None: it starts from the beginning).
 
-    It is created once, by the process responsible for rank 0, and passed to all ranks. The checkpoint is verified, or
-    only its meta.json if `find_target` was called with whole=False.
+    The process responsible for rank 0 creates one target and passes it to all ranks. The checkpoint is verified; if
+    `find_target` was called with `whole=False`, only its meta.json is.
 
-    attempts: number of attempts at the run when the target was chosen. If another attempt starts before this one takes
-        the folder, the checkpoint may no longer be the newest.
+    attempts: number of attempts at the run when the target was chosen. If another attempt starts before this attempt
+        takes the folder, the checkpoint may no longer be the newest.
     lease: this attempt's right to write to the folder; None if nothing will be written.
     changes: a line for each relevant setting that has changed since the checkpoint.
     """
@@ -197,17 +197,17 @@ class ResumeTarget:
     changes: tuple[str, ...] = ()
 
     def check_writable(self, verb: str = "train") -> None:
-        """Check as `RunFolder.check_writable` does; with a checkpoint, the fix is to run `verb` on a copy."""
+        """Check that the folder is writable; if not, and the run resumes, propose the command `verb` on a copy."""
         self.folder.check_writable(self.folder.as_copy(verb, "resume=COPY") if self.checkpoint else ELSEWHERE)
 
 
 def find_target(config: RunConfig, warn: Warn = lambda text: None, *, whole: bool = True) -> ResumeTarget:
-    """Decide where a run starts, from `resume`, `run_id` and `output_path`, as `_find` describes.
+    """Find a run's folder and checkpoint from the settings `resume`, `run_id` and `output_path`, as `_find` describes.
 
     warn: receives a warning for every damaged checkpoint that is skipped.
-    whole: False to verify only a checkpoint's meta.json, if the started run will verify the rest itself.
-    RequestError: there is nothing to resume, a new run would overwrite an old one, or settings have changed that must
-    not change (`RULES`).
+    whole: False to verify only a checkpoint's meta.json, if the started run will verify the other files itself.
+    RequestError: there is nothing to resume, a new run would overwrite an old one, or a setting has changed that must
+    not change (see `RULES`).
     """
     with refusals_told(config.output_path.expanduser(), DISK_ERRNOS):
         target = _find(config, warn, whole)
@@ -221,16 +221,16 @@ def find_target(config: RunConfig, warn: Warn = lambda text: None, *, whole: boo
 def _find(config: RunConfig, warn: Warn, whole: bool) -> ResumeTarget:
     """Find the folder and the checkpoint that `resume` selects.
 
-    - unset: a new run; raise RequestError if a run of that name exists, and never overwrite it.
+    - unset: start a new run. If a run of that name exists, raise RequestError, so that it is not overwritten.
     - auto: resume the run `run_id` from its newest intact checkpoint, or start it if it has never saved one.
-    - latest: resume the run that saved a checkpoint last.
-    - a run or checkpoint folder: resume that run, from its newest intact checkpoint or from that one.
+    - latest: resume the run that saved a checkpoint most recently.
+    - a run folder: resume from its newest intact checkpoint; a checkpoint folder: resume from that checkpoint.
     """
     output = config.output_path.expanduser()
     if config.resume is None:
         folder = RunFolder(output / (config.run_id or new_run_id()))
         attempts, holder = attempts_so_far(folder), read_attempt(folder)
-        # Also refuse if an attempt may be alive: this host cannot check processes on another host.
+        # Also refuse if an attempt runs, or may run: this host cannot check processes on another host.
         if folder.holds_work() or (holder is not None and holder.alive() is not False):
             raise RequestError(
                 "run-exists",
@@ -246,7 +246,7 @@ def _find(config: RunConfig, warn: Warn, whole: bool) -> ResumeTarget:
                 "resume-auto-unnamed",
                 "resume=auto needs to know which run",
                 seen="run_id is not set",
-                expected="the same name as at the first start",
+                expected="the run_id of the run to resume or start",
                 fix="run_id=NAME      (or resume=latest)",
             )
         return _newest(RunFolder(output / config.run_id), warn, whole, may_begin=True)
@@ -257,15 +257,15 @@ def _find(config: RunConfig, warn: Warn, whole: bool) -> ResumeTarget:
                 "no-run-to-resume",
                 f"no run to resume in {output}",
                 seen="no run with a checkpoint",
-                expected="an earlier run",
-                fix="resume=null      (or output_path=FOLDER)",
+                expected="a run that has saved a checkpoint",
+                fix="resume=null      (starts a new run; or output_path=FOLDER, to look elsewhere)",
             )
         return _newest(newest, warn, whole)
     return _named(config.resume, output, warn, whole)
 
 
 def _named(named: str, output: Path, warn: Warn, whole: bool) -> ResumeTarget:
-    """Resume the named run, from its newest intact checkpoint or from the named one."""
+    """Resume from the checkpoint at the path `named` or, if a run is there, from the run's newest intact checkpoint."""
     (run, name), path = named_run(named), Path(named).expanduser()
     folder = RunFolder(run.resolve())
     if (path / META).is_file() and not is_run(run):
@@ -298,7 +298,7 @@ def _named(named: str, output: Path, warn: Warn, whole: bool) -> ResumeTarget:
 
 
 def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = False) -> ResumeTarget:
-    """Resume a run from its newest intact checkpoint; `may_begin`: start it instead if it has never saved one."""
+    """Resume a run from its newest intact checkpoint. With `may_begin=True`, start a run that has saved none."""
     attempts = attempts_so_far(folder)
     recover_replaced(folder.checkpoints)
     # If every checkpoint is damaged or gone, do not start over: that would hide checkpoints that may still be repaired.
@@ -315,7 +315,7 @@ def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = Fal
             f"{folder.path} has saved nothing yet",
             seen=f"no checkpoint in {folder.checkpoints} or in its history",
             expected="a run with a checkpoint",
-            fix=f"--hp {shlex.quote(str(folder.config))} {shlex.join(place)} resume=auto      (starts it)",
+            fix=f"--hp {shlex.quote(str(folder.config))} {shlex.join(place)} resume=auto      (starts the run)",
         )
     if checkpoint is None and not begins:
         raise no_intact_checkpoint(folder.checkpoints)
@@ -323,9 +323,9 @@ def _newest(folder: RunFolder, warn: Warn, whole: bool, *, may_begin: bool = Fal
 
 
 def _begun_as(folder: RunFolder) -> Path | None:
-    """Return a sibling run that had this folder's name when it last saved and was renamed since; None if there is none.
+    """Return the folder of a sibling run that last saved under this folder's name and was then renamed, or None.
 
-    Ignore runs that were set aside to be started over.
+    Ignore folders that were moved away to start their run over.
     """
     for place in folder.path.parent.glob("*/checkpoints"):
         saved = list_checkpoints(place) if REPLACED not in place.parent.name else []
@@ -336,10 +336,10 @@ def _begun_as(folder: RunFolder) -> Path | None:
 
 
 def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequence[str], run: str) -> list[str]:
-    """Return a line if a run resumes with data that differ from its checkpoint's, and the settings accept that.
+    """Compare a run's data with its checkpoint's; return a line if they differ and the settings accept that.
 
-    now: the data of this attempt, from `data_identity`. RequestError: the data differ, and `accept_changes` contains
-    neither "dataset" nor "all".
+    meta: the checkpoint's meta.json. now: the data of this attempt, from `data_identity`.
+    RequestError: the data differ, and `accepted` contains neither "dataset" nor "all".
     """
     before = mapping(meta, "data") or now
     if before == now:
@@ -349,9 +349,9 @@ def data_changes(meta: Mapping[str, Any], now: Mapping[str, Any], accepted: Sequ
         for data in (now, before)
     )
     if not is_accepted("dataset", accepted):
-        raise RequestError("resume-other-data", f"the data differ from what {run} was trained on", expected=expected,
-                           seen=f"{seen} (training and test)",
+        raise RequestError("resume-other-data", f"the data differ from the data that {run} was trained on",
+                           expected=expected, seen=f"{seen} (training and test)",
                            fix="dataset_root=FOLDER      (the folder of the previous data)\n"
                            f"'accept_changes=[{','.join([*accepted, 'dataset'])}]'      (continues with these data; "
-                           "resume=null run_id=ANOTHER_NAME starts a run of its own)")  # fmt: skip
+                           "resume=null run_id=ANOTHER_NAME starts a new run)")  # fmt: skip
     return [f"the data have changed since the checkpoint, as accepted: {expected} before, {seen} now"]

@@ -36,10 +36,10 @@ from noether.runs.trust import approved_code
 def run_settings(
     folder: RunFolder, checkpoint: CheckpointFolder | None, *, resumes: bool = False
 ) -> tuple[SettingsLayer, RunConfig]:
-    """Return a run's settings, as a layer and validated, from its config.yaml, which every attempt writes.
+    """Return the settings in a run's config.yaml, which every attempt writes: as a layer, and validated.
 
-    If it cannot be read, use the verified settings in `checkpoint` (None: RequestError). With `resumes`, also use these
-    if config.yaml has changes that a resumed run refuses: the attempt that wrote config.yaml saved nothing.
+    If config.yaml cannot be read, use the verified settings in `checkpoint`; without one, raise RequestError. With
+    `resumes=True`, also use them if resuming refuses config.yaml's changes: the attempt that wrote it saved nothing.
     """
     refused: list[str] = []
     try:
@@ -62,12 +62,12 @@ def run_settings(
 
 
 def say_of_settings(text: str) -> None:
-    """Print a warning on stderr, apart from a command's output."""
+    """Print a warning to stderr, to keep it out of a command's output."""
     Console(None, speaks=True, stream=sys.stderr).warn(text)
 
 
 def load_run_config(overrides: Sequence[str], hp: str | None) -> RunConfig:
-    """Compose a run's configuration on the base of `rebase_on_run`. RequestError: as `rebase_on_run`, `load_config`."""
+    """Compose the configuration from what `rebase_on_run` returns. RequestError: as `rebase_on_run`, `load_config`."""
     return load_config(*rebase_on_run(overrides, hp))
 
 
@@ -87,35 +87,35 @@ def show_settings(overrides: Sequence[str], hp: str | None, *, as_json: bool) ->
 def rebase_on_run(
     overrides: Sequence[str], hp: str | None, *, submits: bool = False
 ) -> tuple[list[str], SettingsLayer | str | None]:
-    """Return the overrides and the base settings to compose, for overrides that may name a run to resume.
+    """Return the overrides and the base settings to compose; the given overrides may name a run to resume.
 
-    With resume=RUN, resume=RUN/checkpoints/NAME or resume=latest, and no `hp`, the base is the run's `run_settings`.
-    Changes accepted by an earlier attempt must be accepted again. submits: whether the settings are for a job.
-    RequestError: the run's settings cannot be read, or name code that this user neither typed nor ran before.
+    With resume=RUN, resume=RUN/checkpoints/NAME or resume=latest, and without `hp`, the base is the run's own settings.
+    Changes that were accepted for an earlier attempt must be accepted again. submits: whether the settings are for a
+    job. RequestError: the run's settings cannot be read, or name untrusted code that this user has not typed.
     """
     words, typed = list(overrides), _typed(overrides)
     folder, name = (None, None) if hp is not None and typed.get("resume") == "latest" else _resumed(typed, overrides)
     if folder is None or not is_run(folder.path):
-        return words, hp  # The start of the run reports that there is nothing to resume.
+        return words, hp  # `find_target` will report that there is nothing to resume.
     if other := _another_folder(folder, typed):
         begins = f"--hp {shlex.quote(str(folder.config))} resume=null {shlex.quote(f'initial_weights={folder.path}')}"
         raise RequestError(
             "resumed-by-another-name", f"resume={typed['resume']} continues in folder {folder.run_id}", seen=other,
-            expected=f"no {other.partition('=')[0]}, or that of {folder.path}",
-            fix=f"leave {other} out\n{begins} {other}      (a new run, from its best weights)",
+            expected=f"no {other.partition('=')[0]}, or the same as that of {folder.path}",
+            fix=f"leave {other} out\n{begins} {other}      (starts a new run from the best weights of that run)",
         )  # fmt: skip
-    words.insert(0, f"output_path={override_value(str(folder.path.parent))}")  # Its location overrides its settings.
+    words.insert(0, f"output_path={override_value(str(folder.path.parent))}")  # The run may have been moved.
     if hp is not None:
         return words, hp
     again = f"--hp {shlex.quote(str(folder.config))} {resume_word(folder.path)}"
     try:
-        # A job reads config.yaml, which its script names, so that file must be intact.
+        # A job's script names config.yaml, so for a job this file itself must be readable.
         layer, own = run_settings(folder, None if submits else _checkpoint(folder, name), resumes=True)
     except RequestError as error:
         raise RequestError(
             "own-settings-unreadable", f"the settings of {folder.path} cannot be read", seen=error.summary,
-            expected=f"{folder.config}, unmodified",
-            fix=f"--hp FILE {resume_word(folder.path)}      (the settings that the run was started with)",
+            expected=f"{folder.config} with its original content",
+            fix=f"--hp FILE {resume_word(folder.path)}      (FILE: the settings that the run was started with)",
         ) from None  # fmt: skip
     if not own.own_code(submits=submits).keys() <= {str(value) for value in typed.values()}:
         fix = f"{again}      (after reading that file)"
@@ -126,7 +126,7 @@ def rebase_on_run(
 
 
 def _another_folder(folder: RunFolder, typed: Mapping[str, Any]) -> str:
-    """Return the override that would move the run to another folder, which is not possible; "" if there is none."""
+    """Return the override that asks for another folder, which a resumed run cannot use; "" if there is none."""
     name, place = typed.get("run_id"), typed.get("output_path")
     if name is not None and str(name) != folder.run_id:
         return f"run_id={name}"
@@ -140,12 +140,12 @@ def _typed(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _resumed(typed: Mapping[str, Any], words: Sequence[str]) -> tuple[RunFolder | None, str | None]:
-    """Return the run folder and the checkpoint's name in `resume`, which need not exist; None for each not named."""
+    """Return the run folder and the checkpoint name in the setting `resume`, or None. Neither has to exist."""
     named = typed.get("resume")
     if not isinstance(named, str) or named == "auto":
         return None, None
     if named == "latest":
-        # Use all overrides, because an experiment among them may set output_path.
+        # Compose all overrides, because an experiment that they name may set output_path.
         place = compose_settings(words).get("output_path", RunConfig.model_fields["output_path"].default)
         return newest_run(Path(str(place)).expanduser()), None
     run, name = named_run(named)
@@ -153,7 +153,7 @@ def _resumed(typed: Mapping[str, Any], words: Sequence[str]) -> tuple[RunFolder 
 
 
 def _checkpoint(folder: RunFolder, name: str | None) -> CheckpointFolder | None:
-    """Return the checkpoint to resume from; None if there is none, which the start of the run reports."""
+    """Return the checkpoint to resume from: the one called `name`, else the newest intact one; None if none exists."""
     with suppress(RequestError):
         if name is not None:
             return named_checkpoint(folder, name, "", whole=False)
@@ -178,7 +178,7 @@ class ChosenModel:
 class WantedModel:
     """A request for a model of a run.
 
-    checkpoint: its name; None for the name in `run` (RUN/checkpoints/NAME), else the best. weights: None: EMA if any.
+    checkpoint: None means the one in `run` (RUN/checkpoints/NAME), else the best. weights: None means EMA, if any.
     """
 
     run: str
@@ -190,7 +190,7 @@ class WantedModel:
 def choose_model(wanted: WantedModel) -> ChosenModel:
     """Find a run's model and verify its whole checkpoint.
 
-    RequestError: no such run, checkpoint or kind of weights; a damaged checkpoint; or the run names untrusted code.
+    RequestError: there is no such run, checkpoint or kind of weights, the checkpoint is damaged, or code is untrusted.
     """
     run, name = named_run(wanted.run)
     folder = existing_run(run)
@@ -208,10 +208,10 @@ def choose_model(wanted: WantedModel) -> ChosenModel:
 
 
 def run_here(config: RunConfig, target: str, request: Any) -> int:
-    """Run one worker on this machine, ignoring the ranks of any surrounding job or launcher, which are for training."""
+    """Run one worker on this machine. Inside a job or a launcher, ignore its ranks, which are meant for training."""
     kept = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
     visible = {name: value for name, value in os.environ.items() if name in kept}
     plan = plan_run(config, environ=visible, facts=NOTHING_KNOWN)
-    # Leave the run's own logs untouched; its folder may also be read-only.
+    # Write logs elsewhere: the run's own logs must stay as they are, and its folder may be read-only.
     with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
         return run_placement(plan.placement, target, request, Path(scratch), RunInfo(logs_stay=False))

@@ -29,8 +29,8 @@ from noether.runs.records import parse_object
 class EmaWeights:
     """An exponential moving average (EMA) of a model's weights, kept in a copy of the model.
 
-    The decay is smaller early on, min(decay, (1 + n) / (10 + n)) at the n-th update, so that the random initial
-    weights are forgotten after a few hundred updates, however large `decay` is.
+    At the n-th update, the decay is min(decay, (1 + n) / (10 + n)), which is smaller during the first updates.
+    Therefore the random initial weights are forgotten after a few hundred updates, however large `decay` is.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -43,7 +43,7 @@ class EmaWeights:
         """Move the average towards `model`, which has made `updates` updates."""
         decay = min(self.decay, (1 + updates) / (10 + updates))
         if self._followed is not model:
-            # Collect tensors once: walking through the modules takes as long as an update of a small model.
+            # Collect the tensors only once: that takes as long as an update of a small model.
             self._followed = model
             self._ema = [parameter.detach() for parameter in self.model.parameters()]
             self._weights = [parameter.detach() for parameter in model.parameters()]
@@ -55,14 +55,14 @@ class EmaWeights:
 
 @dataclass
 class Progress:
-    """The progress of a run: the number of complete updates, and of the samples in them (over all ranks).
+    """The progress of a run: `updates` counts complete updates, and `samples` their samples over all ranks.
 
     best_metric: the best value of the selection metric so far, as measured.
-    rows: number of rows in the history, not counting those written after their checkpoint.
+    rows: number of rows in the history, without the rows that are written after the checkpoint of their update.
     evaluations_without_improvement: number of consecutive evaluations without a better selection metric.
     ended: whether a callback has ended the run.
     followed: the selection metrics passed so far to a schedule that depends on them (torch's ReduceLROnPlateau).
-    evaluation_pending: whether a stop cut short the evaluation due at this update; a resumed run first repeats it.
+    evaluation_pending: whether a stop cut short this update's evaluation; if so, a resumed run evaluates first.
     """
 
     updates: int = 0
@@ -93,13 +93,13 @@ class TrainingState:
         return next(iter(self.evaluation_models()))
 
     def evaluation_models(self) -> dict[str, nn.Module]:
-        """Return the models to evaluate by kind of weights, the selected kind first."""
+        """Return the models to evaluate, keyed by kind of weights; the selected kind comes first."""
         models = {"raw": self.model}
         return {"ema": self.ema.model, **models} if self.ema else models
 
 
 def saved_tensors(state: TrainingState) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors of a checkpoint by file and name, without copying the state's tensors."""
+    """Return a checkpoint's tensors by file and tensor name. They share the memory of the state's tensors."""
     tensors = {WEIGHTS[kind]: model_tensors(model) for kind, model in state.evaluation_models().items()}
     kept = ((name, value) for name, value in _optimizer_state(state) if isinstance(value, Tensor))
     tensors["optimizer.safetensors"] = dict(kept)
@@ -107,7 +107,7 @@ def saved_tensors(state: TrainingState) -> dict[str, dict[str, Tensor]]:
 
 
 def saved_texts(state: TrainingState) -> dict[str, str]:
-    """Return the counters and the task's statistics, as the text of their files."""
+    """Return the text of a checkpoint's JSON files by file name: the counters, and the task's statistics."""
     # Store Python numbers as JSON: a tensor would be less exact.
     numbers = {name: value for name, value in _optimizer_state(state) if isinstance(value, (int, float))}
     optimizer = {"numbers": numbers, "groups": _changed_groups(state.optimizer)}
@@ -116,7 +116,7 @@ def saved_texts(state: TrainingState) -> dict[str, str]:
 
 
 def state_bytes(state: TrainingState) -> int:
-    """Estimate the bytes of a checkpoint: weights, EMA weights, and two moments of the optimiser."""
+    """Estimate a checkpoint's size in bytes: weights, EMA weights, and two moments of the optimiser."""
     return sum(parameter.nbytes for parameter in state.model.parameters()) * (4 if state.ema else 3)
 
 
@@ -151,7 +151,7 @@ def load_checkpoint(state: TrainingState, group: Group, checkpoint: CheckpointFo
 def load_weights(model: nn.Module, checkpoint: CheckpointFolder, weights: str) -> None:
     """Load the `raw` or `ema` weights of a checkpoint into a model.
 
-    RequestError: it was written by another model, lacks these weights, or is damaged.
+    RequestError: the checkpoint was written by another model, lacks these weights, or is damaged.
     """
     file, named = WEIGHTS[weights], weights_name(weights)
     if weights not in checkpoint.weights:
@@ -182,8 +182,8 @@ def load_task_state(task: Task, checkpoint: CheckpointFolder) -> None:
     """Restore a task's statistics of the training split."""
     with checkpoint.loading("task.json") as path:
         content = parse_object(path.read_bytes())
-        # After an accepted change of settings, a task may have other entries. Entries in both the checkpoint and the
-        # task must agree in structure, first with the state fitted here, then with the state after loading.
+        # After an accepted change of settings, a task may have other entries. The entries that both the checkpoint and
+        # the task contain must have the same structure, both before the load (fitted here) and after it.
         for fitted in (True, False):
             known = {key: value for key, value in json.loads(json.dumps(task.state())).items() if key in content}
             here, there = set(_shapes(known)), set(_shapes({key: content[key] for key in known}))
@@ -203,7 +203,7 @@ def _shapes(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
 
 
 FIRST_NAMES = {"evaluations_in_vain": "evaluations_without_improvement"}
-"""Renamed counters: the name in older checkpoints, and the current name."""
+"""The current names of renamed counters, by the name that checkpoints of older versions contain."""
 PROGRESS = TypeAdapter(
     Annotated[Progress, BeforeValidator(lambda read: {FIRST_NAMES.get(key, key): value for key, value in read.items()})]
 )
@@ -212,14 +212,14 @@ PROGRESS = TypeAdapter(
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters and buffers of a model by name.
 
-    A state_dict may hold more (get_extra_state): neuraloperator's models store their options there, and Transformer
-    Engine's models their scaling factors. Checkpoints hold tensors only; a resumed run reports what is left out.
+    A state_dict may contain extra state (get_extra_state): neuraloperator's models store their options there, and
+    Transformer Engine's models their scaling factors. Checkpoints omit it, and a resumed run reports what is omitted.
     """
     return {name: value.detach() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
 
 def load_tensors(model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Load parameters and buffers, but not extra state (get_extra_state). RuntimeError: names or shapes differ."""
+    """Load a model's parameters and buffers, but no extra state. RuntimeError: names or shapes differ."""
     extra = {name: value for name, value in model.state_dict().items() if name.endswith("_extra_state")}
     model.load_state_dict({**extra, **tensors})
 
@@ -236,14 +236,14 @@ def _as_kept(value: Tensor, own: Tensor | None) -> Tensor:
 
 
 def _optimizer_state(state: TrainingState) -> Iterator[tuple[str, Any]]:
-    """Yield the optimiser's state of each parameter as ("NAME/KEY", value)."""
+    """Yield the optimiser's state as pairs ("PARAMETER/KEY", value)."""
     for name, parameter in state.model.named_parameters():
         for key, value in state.optimizer.state.get(parameter, {}).items():
             yield f"{name}/{key}", value
 
 
 def group_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return an optimiser's settings of each parameter group, except the learning rate, which the schedule sets."""
+    """Return the settings of each of an optimiser's groups, without the learning rate, which the schedule sets."""
     given = ("params", "lr")
     return [{key: kept for key, kept in group.items() if key not in given} for group in optimizer.param_groups]
 

@@ -29,9 +29,9 @@ from noether.runs.records import is_count, number
 
 @dataclass(frozen=True)
 class CheckpointRow:
-    """One checkpoint: position in the run, selection metric, size in bytes, age in seconds, best or latest, and damage.
+    """One checkpoint in the table. `metric` is the selection metric; `size` is in bytes, and `age_s` in seconds.
 
-    damage: None if every file is intact, or if the files were not verified (`verified` is False).
+    damage: what is wrong; None if every file is intact, or if the files were not verified (`verified` is False).
     """
 
     name: str
@@ -47,7 +47,7 @@ class CheckpointRow:
 
 
 def describe_checkpoints(folder: RunFolder, *, verify: bool) -> list[CheckpointRow]:
-    """Return a row for each checkpoint of a run, oldest first; `verify`: read every byte to check for damage."""
+    """Return a row for each checkpoint of a run, oldest first. With `verify=True`, read every byte to detect damage."""
     found = list_checkpoints(folder.checkpoints)
     best = ranked(one for one in found if one.damage(whole=verify) is None)[:1]
     return [_describe(checkpoint, checkpoint in best, checkpoint == found[-1], verify) for checkpoint in found]
@@ -83,7 +83,7 @@ def render_checkpoints(rows: Sequence[CheckpointRow]) -> Table:
 def checkpoints_here(run: str, *, verify: bool, prune: bool, keep: str | None, yes: bool, as_json: bool) -> int:
     """List a run's checkpoints, verify them, or remove old ones; return the exit code.
 
-    The exit code is FAILED if a checkpoint is found damaged and not removed. RequestError: no such run, or wrong flags.
+    The exit code is FAILED if a damaged checkpoint remains. RequestError: there is no such run, or flags are wrong.
     """
     folder = existing_run(run)
     if (keep is not None or yes) and not prune:

@@ -27,7 +27,7 @@ from noether.runs.continue_line import continue_line
 from noether.runs.metrics import Metric
 
 CHUNK_BYTES = 16 * 2**20
-"""Number of bytes hashed and written at a time."""
+"""Number of bytes that are hashed and written at a time."""
 
 # https://github.com/huggingface/safetensors#format
 DTYPES = {
@@ -56,22 +56,22 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """The total bytes of all tensors."""
+        """The total size of all tensors in bytes."""
         return sum(tensor.nbytes for tensors in self.tensors.values() for tensor in tensors.values())
 
 
 class StagingBuffer:
     """Memory for one copy of a state, reused from one checkpoint to the next.
 
-    New memory would cost more than the copy itself, because the system clears every page first. Copies from a GPU go
-    to page-locked memory.
+    Allocating new memory would take longer than the copy itself, because the system clears every page first. Copies
+    from a GPU go to page-locked memory.
     """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], Tensor] = {}
 
     def copy(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
-        """Return finished copies in CPU memory, which the next call overwrites."""
+        """Copy tensors to CPU memory, and return when the copies are complete. The next call overwrites them."""
         copies: dict[str, dict[str, Tensor]] = {}
         streams = set()
         for file, named in tensors.items():
@@ -90,8 +90,8 @@ class StagingBuffer:
 
 
 def safetensors_parts(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Yield a safetensors file of contiguous CPU tensors in pieces; the pieces are views of the tensors, not copies."""
-    # Widest types first, so that every tensor starts at a multiple of its element size.
+    """Yield the pieces of a safetensors file: a header, then views of the tensors, which are contiguous on the CPU."""
+    # Sort the widest types first, so that every tensor starts at a multiple of its element size.
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header, position = {}, 0
     for name, tensor in ordered:
@@ -110,12 +110,12 @@ def safetensors_parts(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryv
 LAST_TRIES, LAST_PAUSE_S = 6, 3.0
 """Number of attempts to write the last checkpoint of a run that is about to exit, and the seconds between them."""
 LONGEST_CLOSE_S = 30.0
-"""Longest time that a failing run waits for a checkpoint being written: a dead disk must not block its exit."""
+"""Longest time that an ending run waits while a checkpoint is being written: a dead disk must not block its exit."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """A checkpoint that is on disk: the seconds since its snapshot was passed on, and its selection metric."""
+    """A checkpoint that is on disk, with the seconds that the write took, and its selection metric."""
 
     checkpoint: CheckpointFolder
     seconds: float
@@ -126,9 +126,9 @@ class CheckpointWriter:
     """Writes snapshots in a background thread, on rank 0 only.
 
     Only one snapshot is written at a time, so that memory holds only one copy of the state. If the disk refuses a
-    snapshot, the error is reported and training continues; the next due checkpoint is the next try.
+    snapshot, the error is reported, and training continues; nothing is retried before the next checkpoint is due.
     folder: the run's checkpoint folder. keep: how many of the newest checkpoints to keep. writer: renames and removes
-    checkpoints if it holds the lease. before_rename: called in the thread before a rename; an exception prevents it.
+    checkpoints if it holds the lease. before_rename: called in the thread before a rename; prevents it by raising.
     """
 
     refused: OSError | None = None
@@ -154,7 +154,7 @@ class CheckpointWriter:
         except RuntimeError as error:
             raise NoetherError(
                 f"cannot start the thread that writes checkpoints\n  seen      {error}\n"
-                "  expected  one more thread for this user\n  fix       ulimit -u (or the container's --pids-limit)"
+                "  expected  one more thread for this user\n  fix       raise ulimit -u (or a container's --pids-limit)"
             ) from None
 
     def wait(self, limit_s: float | None = None) -> bool:
@@ -162,12 +162,12 @@ class CheckpointWriter:
         return self._idle.wait(limit_s)
 
     def on_its_way(self) -> str:
-        """Describe in a phrase the snapshot that is being written: its update, and for how long it has been written."""
+        """Describe in a phrase the snapshot that is being written: its update, and for how long the write has run."""
         seconds = time.monotonic() - self._started
         return f"that of update {self.updates} has been on its way to the disk for {seconds:.0f} s"
 
     def start(self, snapshot: Snapshot, *, last: bool = False) -> None:
-        """Start writing a snapshot; none may be in progress, and the caller must not change it until it is written."""
+        """Start to write a snapshot, which must not change until it is written. No other may be in progress."""
         assert self._idle.is_set()
         self._idle.clear()
         self.refused, self.updates, self._size = None, snapshot.updates, snapshot.size
@@ -204,7 +204,7 @@ class CheckpointWriter:
         idle = self.wait(LONGEST_CLOSE_S)
         self._work.put(None)
         if idle:
-            # The thread frees the last snapshot; torch aborts a process that exits during that (pytorch issue 38228).
+            # Wait until the thread has freed its last snapshot, or torch may abort the process (pytorch issue 38228).
             self._thread.join()
 
     def _cannot_write(self, error: OSError) -> NoetherError:
@@ -215,7 +215,7 @@ class CheckpointWriter:
         return NoetherError(
             f"the last checkpoint cannot be written to {self.folder}\n"
             f"  seen      {error.strerror or error}\n"
-            f"  expected  room for {size_text(self._size)}, on a writable disk\n"
+            f"  expected  {size_text(self._size)} of free space on a writable disk\n"
             f"  fix       make room, then {continue_line(self.folder.parent)}; {reached}"
         )
 
@@ -227,7 +227,7 @@ class CheckpointWriter:
                 self._news.append(Written(checkpoint, seconds, snapshot.meta.get("metric")))
             except OSError as error:
                 self.refused = error
-                then = "retrying" if last else "training continues, and the next one that is due will be tried"
+                then = "retrying" if last else "training continues, and tries again at the next checkpoint"
                 why = error.strerror or error
                 self._news.append(f"the checkpoint of update {snapshot.updates} could not be written: {why}; {then}")
             except BaseException as failure:
@@ -257,11 +257,11 @@ SAID_AFTER_S = 5.0
 
 @dataclass
 class Saver:
-    """Saves states as checkpoints: every rank contributes its random states; rank 0 copies the rest and writes.
+    """Saves checkpoints: every rank contributes its random states; rank 0 adds the other state and writes.
 
     group: the ranks. writer: the writer on rank 0; None on other ranks.
     about: further content of meta.json. selected_by: the selection metric.
-    warn: receives warnings about the disk. deadline: is updated with how long a checkpoint takes.
+    warn: receives warnings about the disk. deadline: receives the longest time that writing a checkpoint has taken.
     """
 
     group: Group
@@ -281,14 +281,14 @@ class Saver:
             self.writer.close()
 
     def save(self, state: TrainingState, metric: float | None, *, leaving: bool) -> None:
-        """Copy the state between two updates and have it written. Every rank calls this.
+        """Copy the state and start to write it as a checkpoint. Every rank calls this between two updates.
 
-        If the previous checkpoint is still being written, skip this one with a warning; but wait if this is the best so
-        far or the run's last. Set `best_metric`, on every rank, to the best metric among the checkpoints that were
-        kept. If the disk refused the best checkpoint, its metric is ignored, so that a later one can be selected.
+        If the previous checkpoint is still being written, skip this one with a warning; but wait if this one is the
+        best so far or the run's last. Set `progress.best_metric` on every rank to the best metric so far. Ignore the
+        metric of a checkpoint that the disk refused, so that a later checkpoint can become the best.
         metric: the selection metric measured at this update, or None.
-        leaving: whether this is the run's last checkpoint. Then return, on every rank, only once it is written and read
-            back, or raise NoetherError on every rank if that fails.
+        leaving: whether this is the run's last checkpoint. If so, every rank waits until it is written and read back,
+            and raises NoetherError if that fails.
         """
         random_numbers = self.group.gather(random_state(self.group.device))
         failure, progress = None, state.progress
@@ -304,22 +304,22 @@ class Saver:
                 failure = self.writer.write_last(snapshot)
             else:
                 self.writer.start(snapshot)
-        self.group.wait_for_first(LONGEST_FINISH_S)  # Rank 0 may have had to wait long for the disk.
+        self.group.wait_for_first(LONGEST_FINISH_S)  # Rank 0 may wait for the disk for a long time.
         failure, progress.best_metric = self.group.from_first((failure, progress.best_metric))
         if failure is not None:
             raise failure
 
     def _has_room(self, writer: CheckpointWriter, progress: Progress, metric: float | None, leaving: bool) -> bool:
-        """Return whether a snapshot may be taken now; for the last or best checkpoint, block until it may.
+        """Return whether a snapshot may be taken now. For the last or the best checkpoint, wait, then return True.
 
-        The best checkpoint is never skipped: its state will not recur, so the speed of the disk would otherwise decide
-        with which weights the run ends.
+        If the best checkpoint could be skipped, its weights would be lost for good, and the speed of the disk would
+        decide with which weights the run ends.
         """
         is_best = self.selected_by.is_better(metric, progress.best_metric)
         if not (leaving or is_best or writer.wait(0)):
             self.warn(
                 f"the checkpoint of update {progress.updates} is skipped: {writer.on_its_way()}; "
-                "training continues, and the next one that is due will be tried"
+                "training continues, and tries again at the next checkpoint"
             )
             return False
         if not writer.wait(SAID_AFTER_S):

@@ -1,4 +1,4 @@
-"""`noether cancel RUN`: tell a run to stop, wait until everything is saved, and keep it from being requeued."""
+"""`noether cancel RUN`: make a run save and stop, wait until it has, and keep its job from being requeued."""
 
 import os
 import signal
@@ -18,13 +18,13 @@ from noether.runs.overview import find_run, job_in_queue, last_attempt, queue_of
 from noether.runs.records import read_record
 
 LIMIT_S = 600.0
-"""Longest time for a run to reach an update boundary and save."""
+"""Longest time that a run may need to finish its update and save."""
 
 
 def cancel_run(run: str) -> int:
     """Stop a run, in its Slurm job or on this machine.
 
-    RequestError: it is not running here, belongs to another user, or its job is suspended. NoetherError: it runs on.
+    RequestError: the run is not running here, is another user's, or its job is suspended. NoetherError: it runs on.
     """
     folder = find_run(run, "")
     job = job_in_queue(folder, queue_of(folder))
@@ -52,15 +52,15 @@ def _cancel_job(folder: RunFolder, job: QueuedJob) -> int:
             f"job {job_id} is suspended: its ranks cannot save until they run again",
             seen=f"job {job_id} {job.state}",
             expected="a waiting or running job",
-            fix=f"scontrol resume {job_id}      (and cancel again; or scancel {job_id}, which ends it unsaved)",
+            fix=f"scontrol resume {job_id}      (then cancel again; or scancel {job_id}, which ends the run unsaved)",
         )
-    # The job's script checks for this file once the ranks have saved, and then does not requeue the job.
+    # If this file exists when the ranks have saved, the job's script does not requeue the job.
     folder.path.mkdir(parents=True, exist_ok=True)
     create_plain(folder.cancelled).close()
     if not job.waits:
         _wait_for_trainer(folder, job_id)
         if _state(job_id) == "RUNNING":  # A completing job ends by itself.
-            # Signal the ranks alone; the script only sees their exit codes.
+            # Signal only the ranks: the job's script needs no signal, because it gets their exit codes.
             run_slurm(["scancel", f"--signal={JOB_STOP_SIGNAL}", job_id])
             print(f"job {job_id} was told to save and stop", flush=True)
         if not _within(lambda: _state(job_id) in (None, *WAITING), pause_s=1.0):
@@ -81,11 +81,11 @@ def _state(job_id: str) -> str | None:
 
 
 def _wait_for_trainer(folder: RunFolder, job_id: str) -> None:
-    """Wait until this attempt's ranks handle signals; an earlier signal would kill a rank, and with it all others."""
+    """Wait until the ranks of the job handle signals. Before that, a signal would kill a rank, and so all ranks."""
 
     def listens() -> bool:
         attempt = last_attempt(folder)
-        # An attempt that has ended was made before the job was requeued.
+        # An attempt that has ended is from before a requeue: the job's new attempt has not begun yet.
         own = attempt if attempt and (attempt.slurm_job, attempt.exit_code) == (job_id, None) else None
         return bool(own and have_ranks_met(folder, own.number)) or _state(job_id) != "RUNNING"
 
@@ -103,10 +103,10 @@ def _stop_process(folder: RunFolder, attempt: Attempt) -> int:
         owner = os.stat(f"/proc/{attempt.pid}").st_uid
         raise RequestError(
             "another-users-run",
-            f"{folder.path} is being trained by another user; only they can stop it",
+            f"{folder.path} is being trained by another user; only that user can stop it",
             seen=f"pid {attempt.pid} of user {owner}",
             expected="a run that you started",
-            fix=f"sudo -u '#{owner}' noether cancel {folder.path.absolute()}      (or ask them)",
+            fix=f"sudo -u '#{owner}' noether cancel {folder.path.absolute()}      (or ask that user)",
         ) from None
     print(f"pid {attempt.pid} was told to save and stop", flush=True)
     if not _within(lambda: not attempt.alive(), pause_s=0.1):

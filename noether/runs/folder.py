@@ -1,4 +1,4 @@
-"""The files of a run folder, and how to find an earlier run. No torch here."""
+"""The files of a run folder, and how to find the folder of an existing run. No torch here."""
 
 import re
 import secrets
@@ -18,7 +18,7 @@ UPDATE = "update-"
 CHECKPOINT = re.compile(rf"{UPDATE}\d{{9,18}}")
 """Pattern of checkpoint names: `update-` and the number of updates. Partial checkpoints and copies do not match."""
 REPLACED = ".replaced-"
-"""Joins the run's name and a number in the name of a folder that was moved away to start its run over."""
+"""Middle part of the name RUN.replaced-1 of a run folder that was moved away so that its run could start over."""
 
 
 class _Inside:
@@ -60,9 +60,9 @@ class RunFolder:
         return self.path.resolve().name
 
     def holds_work(self) -> bool:
-        """Return whether the folder holds anything that a new run would overwrite: rows, checkpoints, a result.
+        """Return whether the folder contains anything that a new run would overwrite: rows, checkpoints or a result.
 
-        A run that failed in its first batch holds nothing. RequestError: it may not be read, or its disk fails.
+        A run that failed in its first batch leaves none of these. RequestError: the folder or its disk is unreadable.
         """
         with refusals_told(self.path, DISK_ERRNOS):
             rows = self.metrics.is_file() and self.metrics.stat().st_size > 0
@@ -80,7 +80,7 @@ class RunFolder:
     def look_afresh(self) -> None:
         """Make a network file system list the run folder and its checkpoints afresh.
 
-        Otherwise files from other hosts may appear minutes late. Creating a file makes NFS reread the folder.
+        Otherwise files that other hosts wrote may appear minutes late. Creating a file makes NFS reread the folder.
         """
         for folder in (self.path, self.checkpoints):
             with suppress(OSError):
@@ -101,7 +101,7 @@ class RunFolder:
 
 
 TOLD = "NOETHER_TELL_RUN"
-"""Environment variable: path of a file in which a training reports its run folder to the Python code that ran it."""
+"""Environment variable: the file to which a training run writes its run folder, for the Python code that started it."""
 
 
 def new_run_id() -> str:
@@ -112,7 +112,7 @@ def new_run_id() -> str:
 def existing_run(path: str | Path, form: str = "{}") -> RunFolder:
     """Return the folder of an existing run, given as a path or as a name in runs/.
 
-    form: the line that an error proposes, with {} for the folder of the run with the most similar name; "": none.
+    form: the line that the error proposes, with {} for the most similar run folder; "" to propose no run.
     RequestError: the path is not a run folder.
     """
     run, name = named_run(path)
@@ -135,8 +135,8 @@ def existing_run(path: str | Path, form: str = "{}") -> RunFolder:
 def named_run(named: str | Path) -> tuple[Path, str | None]:
     """Split RUN or RUN/checkpoints/NAME into the run's path and the checkpoint's name (None if only a run is named).
 
-    RUN is a path or a name in runs/. If there is no run at the path as typed, resolve links and relative paths; if
-    there is still none, return the path as typed.
+    RUN is a path or a name in runs/. If there is no run at the path as typed, resolve its links and relative parts; if
+    there is no run at the resolved path either, split the path as typed.
     """
     typed = Path(named).expanduser()
     for place in (typed, Path("runs") / typed):
@@ -163,7 +163,7 @@ def is_run(folder: Path) -> bool:
 
 
 def newest_run(output_path: Path) -> RunFolder | None:
-    """Return the run under `output_path` that saved a checkpoint last, or None; ignore folders that were set aside."""
+    """Return the run under `output_path` that saved the newest checkpoint, or None. Ignore folders set aside."""
     saved: dict[Path, float] = {}
     # Use the checkpoints' own times: their parent folder's time also changes when a checkpoint is removed.
     for path in (path for folder in output_path.glob("*/checkpoints") for path in checkpoint_paths(folder)):

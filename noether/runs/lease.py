@@ -1,10 +1,10 @@
 """The lease on a run folder: attempt.json records which attempt, and which process, may write. No torch here.
 
 A scheduler can restart a run while a node that it believes dead is still training (a pulled cable, a frozen switch).
-Each attempt takes the folder by writing its number and a random id to `attempt.json`, and every writer reads that
-file first. An attempt that finds a different id there stops.
+Each attempt takes the folder by writing its number and a random id to `attempt.json`. Every writer reads that file
+before it writes, and an attempt that finds a different id there stops.
 
-A process can also freeze between that check and its write while another attempt trains. So files in the folder are
+A process can also freeze between this check and its write while another attempt trains. So files in the folder are
 replaced or removed only by a rename into or out of `.attempt-ID`, a folder private to the attempt. The next attempt
 removes that folder when it takes over, so that a late rename by the previous attempt fails. Late appends go to files
 that the next attempt has already replaced.
@@ -48,10 +48,10 @@ class Attempt:
     id: a random id that distinguishes this attempt from all others.
     job: the Slurm job that contains the process ("12", or "12_3" in an array), or None.
     is_task: whether the process is a task of that job, so that stopping the attempt means stopping the job.
-    host, pid, started, boot: the process; `started` is in clock ticks since the boot whose id is `boot`.
+    host, pid, started, boot: identify the process; `started` is in clock ticks since the boot whose id is `boot`.
     began: when the attempt took the folder, in seconds since the epoch.
-    exit_code: None while the attempt runs, and if it was killed.
-    requeues: how often the scheduler has requeued the job.
+    exit_code: None while the attempt runs, and also after it was killed.
+    requeues: how often the scheduler had requeued the job when the attempt began.
     """
 
     number: int
@@ -87,7 +87,7 @@ _ATTEMPT = TypeAdapter(Attempt)
 
 @dataclass(frozen=True)
 class Lease(Writer):
-    """One attempt's right to write to a run folder, and its Writer; `place`: the folder's device and inode."""
+    """One attempt's right to write to a run folder, used as its Writer. `place` is the folder's device and inode."""
 
     folder: RunFolder
     own: Attempt
@@ -96,8 +96,8 @@ class Lease(Writer):
     def check(self) -> None:
         """Raise if this attempt may no longer write; rewrite attempt.json if it was damaged or removed.
 
-        FencedError: a later attempt has the folder, or the folder was moved or removed. OSError: the disk does not
-        answer or is not mounted; check again later.
+        FencedError: a later attempt has taken the folder, or the folder was moved or removed. OSError: the disk does
+        not answer or is not mounted, so that the check must be repeated later.
         """
         holder = read_attempt(self.folder)
         if holder is None:
@@ -113,11 +113,11 @@ class Lease(Writer):
             "another attempt now writes to this run's folder; this one exits and leaves the folder alone\n"
             f"  seen      {holder}, in {self.folder.path}\n"
             f"  expected  {self.own.describe()}: this one\n"
-            "  fix       nothing, if the run was restarted; otherwise start it once, not twice"
+            "  fix       do nothing if the run was restarted; otherwise start it only once"
         )
 
     def partial(self, path: Path) -> Path:
-        """Return where to write `path` before it is renamed: in this attempt's private folder in the same directory."""
+        """Return the path to write to before the rename to `path`: in this attempt's private folder next to `path`."""
         return self._own_folder(path.parent) / path.name
 
     def publish(self, partial: Path, path: Path) -> None:
@@ -179,7 +179,7 @@ class Lease(Writer):
         return own
 
     def release(self, exit_code: int) -> None:
-        """Record this attempt's exit code if it still has the run; ignore a disk that refuses the write."""
+        """Record this attempt's exit code if it still owns the run folder. Ignore a disk that refuses the write."""
         with suppress(OSError, FencedError):  # No error here may hide the exit code.
             if self._is_in(self.folder):
                 write_record(self.folder.attempt, asdict(replace(self.own, exit_code=int(exit_code))), self)
@@ -195,7 +195,7 @@ class _Claim(Writer):
     own: Path
 
     def partial(self, path: Path) -> Path:
-        """Return the path to write before the rename: in the private folder, which is not created again."""
+        """Return the path to write to before the rename: in the private folder, which is never created again."""
         return self.own / path.name
 
 
@@ -207,17 +207,17 @@ def take_lease(
     start_update: int = 0,
     after: int | None = None,
 ) -> Lease:
-    """Take a run folder for this attempt (see `Attempt`) and shut out every earlier one.
+    """Take a run folder for a new attempt, and prevent all earlier attempts from writing to it.
 
-    start_update: the update after which this attempt resumes; 0 if it starts from the beginning.
-    after: the number of attempts when this one chose its starting point; None to skip the check for later attempts.
-    FencedError: an attempt has taken the folder since then. RequestError: the folder belongs to a later attempt of the
-    same job, or to an attempt that is alive on this host. OSError: the disk refuses.
+    start_update: the update after which the new attempt resumes; 0 if it starts from the beginning.
+    after: the number of attempts when the starting point was chosen; None: do not check for attempts made since then.
+    FencedError: another attempt has taken the folder since then. RequestError: the folder belongs to a later attempt of
+    the same job, or to an attempt that is alive on this host. OSError: the disk refuses.
     """
     name = secrets.token_hex(8)
     refuse_strangers_link(folder.path)
     claim = _Claim(folder.path / f"{_OWN_FOLDER}{name}")
-    # First of all: any attempt that takes the run from here on removes this folder, so that the rename below fails.
+    # Make this folder first: an attempt that takes the run from now on removes it, so that the rename below fails.
     claim.own.mkdir(parents=True)
     about = folder.path.stat()
     try:
@@ -242,7 +242,7 @@ def take_lease(
     except BaseException:
         remove(claim.own)
         raise
-    # Record it in a second file: if one is damaged, the other still tells an older attempt that it has lost the run.
+    # Record the attempt in a second file too: if one file is damaged, the other still shows who owns the run.
     with suppress(OSError):
         record_attempt(folder, own.number, start_update, own.host, own.job or "", unique=own.id)
     for earlier in _own_folders(folder, f"{_OWN_FOLDER}*"):
@@ -260,7 +260,7 @@ def _begun_meanwhile(folder: RunFolder) -> FencedError:
         "another attempt at this run started while this one was preparing; this one exits and leaves the run alone\n"
         f"  seen      {holder.describe() if holder else 'a later attempt'}, in {folder.path}\n"
         "  expected  no other attempt since this one chose its starting point\n"
-        "  fix       nothing, if the run was restarted; otherwise start it once, not twice"
+        "  fix       do nothing if the run was restarted; otherwise start it only once"
     )
 
 
@@ -272,7 +272,7 @@ def _own_folders(folder: RunFolder, pattern: str) -> list[Path]:
 def _refuse_a_live_holder(folder: RunFolder, holder: Attempt, own: Attempt) -> None:
     same_job = own.job is not None and holder.job == own.job
     if same_job and own.requeues < holder.requeues:
-        raise RequestError("stale-start", "this is a stale attempt: the job has been requeued since",
+        raise RequestError("stale-start", "this attempt is stale: the job has been requeued since it began",
                            seen=f"requeue {own.requeues} of job {own.job}; requeue {holder.requeues} has {folder.path}",
                            expected="the newest attempt of a job")  # fmt: skip
     requeued = same_job and own.requeues > holder.requeues
@@ -298,14 +298,14 @@ def read_attempt(folder: RunFolder) -> Attempt | None:
 
 
 def attempts_so_far(folder: RunFolder) -> int:
-    """Return the number of the newest attempt in attempt.json or attempts.jsonl; 0 if there was none."""
+    """Return the number of the newest attempt, from attempt.json or attempts.jsonl; 0 if there was no attempt."""
     folder.look_afresh()  # Otherwise another host's attempt may become visible too late.
     holder = read_attempt(folder)
     return max(newest_attempt(folder), holder.number if holder else 0)
 
 
 def newest_attempt(folder: RunFolder) -> int:
-    """Return the highest attempt number in attempts.jsonl; 0 if it holds none."""
+    """Return the highest attempt number in attempts.jsonl; 0 if there is none."""
     return max((number for row in read_rows(folder.attempts) if is_count(number := row.get("number"))), default=0)
 
 
@@ -325,9 +325,9 @@ def _clock(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """One attempt at a run: its number, the update it resumed after (0 in a new run), and the last update it saved.
+    """One attempt at a run. It resumed after `start_update` (0: new run), and last saved after `last_update`.
 
-    `last_update` and `outcome` are None if no end was recorded and the run has not been started since.
+    `last_update` and `outcome` are None if the attempt's end was not recorded and no later attempt exists.
     """
 
     number: int
@@ -342,9 +342,9 @@ class AttemptRecord:
 def record_attempt(
     folder: RunFolder, number: int, start_update: int, host: str, job: str = "", *, unique: str = ""
 ) -> None:
-    """Append an attempt to attempts.jsonl when it takes the folder. OSError: the file cannot be written.
+    """Append an attempt that has taken the folder to attempts.jsonl. OSError: the file cannot be written.
 
-    job: the scheduler's id of its job. unique: the attempt's random id.
+    job: the scheduler's id of the attempt's job. unique: the attempt's random id.
     """
     started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     row = {"number": number, "id": unique, "start_update": start_update, "host": host, "started": started, "job": job}
@@ -357,7 +357,7 @@ def record_meeting(folder: RunFolder, number: int) -> None:
 
 
 def have_ranks_met(folder: RunFolder, number: int) -> bool:
-    """Return whether every rank of an attempt handles signals; until then, a signal kills a rank before it can save."""
+    """Return whether every rank of an attempt handles signals. If not, a signal kills a rank before it can save."""
     return any(row.get("number") == number and row.get("ranks_met") for row in read_rows(folder.attempts))
 
 
@@ -367,12 +367,12 @@ def record_outcome(folder: RunFolder, number: int, last_update: int, outcome: st
 
 
 def record_asked(folder: RunFolder, number: int, why: str, update: int) -> None:
-    """Record that an attempt received a request to stop during an update. OSError: the file cannot be written."""
+    """Record that an attempt was asked to stop during `update`, and why. OSError: the file cannot be written."""
     append_row(folder.attempts, {"number": number, "asked": why, "asked_at": round(time.time()), "in_update": update})
 
 
 def killed_while_stopping(folder: RunFolder, number: int) -> str:
-    """Describe an attempt that was killed after a request to stop, before it had saved; return "" for others."""
+    """Describe an attempt that was asked to stop but was killed before it had saved; return "" for other attempts."""
     known = _rows_by_attempt(folder).get(number, {})
     if "asked" not in known or "outcome" in known:
         return ""
@@ -390,7 +390,7 @@ def _rows_by_attempt(folder: RunFolder) -> dict[int, Row]:
 
 
 def read_attempts(folder: RunFolder) -> list[AttemptRecord]:
-    """Return the attempts at a run, oldest first; a killed attempt ends at the update after which the next resumed."""
+    """Return the attempts at a run, oldest first. The last update of a killed attempt is where the next one resumed."""
     rows = [row for row in _rows_by_attempt(folder).values() if is_count(row.get("start_update"))]
     records = []
     for row, following in zip_longest(rows, rows[1:]):

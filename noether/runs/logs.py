@@ -29,9 +29,9 @@ def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int
             f"{folder.path} has written nothing yet",
             seen=f"{state.state}: {state.why}",
             expected="a run that has started",
-            fix=f"cat {folder.logs}/rank-*.error.json      (why it ended)"
+            fix=f"cat {folder.logs}/rank-*.error.json      (shows why the run ended)"
             if is_over
-            else f"noether logs {folder.path} -f      (waits for it)",
+            else f"noether logs {folder.path} -f      (waits for output)",
         )
     shown: Path | None = None
     asked = 0.0
@@ -53,12 +53,12 @@ def show_logs(run: str, *, rank: str | None = None, follow: bool = False) -> int
 
 
 def log_text(folder: RunFolder) -> str:
-    """Return the output of the run's job, or else the log of its rank 0; "" if there is neither."""
+    """Return the output of the run's job or, without one, the log of its rank 0; "" if there is neither."""
     return "".join(shown_log(_read_on(path, 0).decode(errors="replace")) for path in log_files(folder, None))
 
 
 def log_files(folder: RunFolder, rank: str | None) -> list[Path]:
-    """Return the file to show, if it exists: the log of `rank`, or by default the job's output or else rank 0's log.
+    """Return a list with the file to show, if it exists: the log of `rank`; for None, the job's output or rank 0's log.
 
     RequestError: other ranks have logs, but this rank has none.
     """

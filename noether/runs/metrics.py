@@ -19,13 +19,13 @@ class Metric:
     """The description of a metric.
 
     name: its key in rows and results, such as `surface_pressure/relative_l2`.
-    unit: the unit of its values; "%": values are fractions of 1, shown in per cent; "": none or unknown.
-    better: whether lower or higher values are better; "": neither, or unknown.
-    label: its display name without the quantity that it measures: "relative L2".
-    of, part: the field, output or scalar that it measures, and the component or part of that; part "": the whole.
-    measure: the kind of measure, such as `relative_l2`, by which code finds it.
-    headline: whether to show it when there is little room.
-    score: whether it is a score whose best value is 1.
+    unit: the unit of its values; "" if none or unknown. With "%", values are fractions of 1, shown in percent.
+    better: whether lower or higher values are better; "" if neither, or unknown.
+    label: its display name without the quantity that it measures, such as "relative L2".
+    of, part: the field, output or scalar that it measures, and which component or other part of this; "" is the whole.
+    measure: the kind of measure, such as `relative_l2`, by which code finds the metric.
+    headline: whether to show the metric where there is space for only a few.
+    score: whether the metric is a score whose best value is 1.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Metric:
     score: bool = False
 
     def is_better(self, value: float | None, than: float | None) -> bool:
-        """Return whether `value` beats `than`; NaN never does, any number beats None. By default, lower wins."""
+        """Return whether `value` is better than `than`: by default lower. NaN never is; any other number beats None."""
         if value is None or value != value:
             return False
         return than is None or (value > than if self.better == "higher" else value < than)
@@ -80,7 +80,7 @@ class Metric:
 
 
 class Metrics(dict[str, Metric]):
-    """Metrics by name; a metric without a description has its name alone."""
+    """Metrics by name. A metric without a description has only its name."""
 
     def __missing__(self, name: str) -> Metric:
         return Metric(name)
@@ -98,15 +98,15 @@ class Metrics(dict[str, Metric]):
     def selected_by(self, select_by: str) -> Metric:
         """Return the metric that `trainer.select_by` names, with a direction.
 
-        If the metric has none, a minus sign before its name means that higher is better; otherwise lower is better.
+        If its description has no direction, a minus sign before its name means that higher is better; else lower is.
         """
         found = self[select_by.removeprefix("-")]
         return replace(found, better=found.better or ("lower" if found.name == select_by else "higher"))
 
     def headlines(self, values: Mapping[str, Any], most: int | None = None) -> list[tuple[str, str]]:
-        """Return short names and formatted values of the first `most` finite headline metrics: surface_pressure, 5.18%.
+        """Return short names and formatted values of the first `most` headline metrics that are finite.
 
-        A score's name includes its label: drag_coefficient R², 0.98. If no metric is a headline, use all of them.
+        A score's name includes its label: drag_coefficient R², 0.98. If no metric is a headline, use all metrics.
         """
         there = (name for name in values if finite(values[name]) is not None)
         return [(metric.brief, metric.text(values[metric.name])) for metric in self.foremost(there)[:most]]
@@ -148,7 +148,7 @@ OF_THE_LOOP = (
 SCALAR_PARTS = ("prediction", "truth", "integral_of_truth")
 """The values stored for each sample's scalar, as `NAME/truth`; integral_of_truth only for force coefficients."""
 FIELD_ERRORS = {"relative_l2": "relative L2", "pooled_relative_l2": "pooled", "mse": "MSE", "mae": "MAE", "max": "max"}
-"""The measures of a field and of its parts, `FIELD/relative_l2` or `FIELD/x/relative_l2`, and their labels."""
+"""The label of each measure of a field (`FIELD/relative_l2`) or of a part of it (`FIELD/x/relative_l2`)."""
 _DESCRIBED = TypeAdapter(list[Metric])
 
 
@@ -158,7 +158,7 @@ def weights_name(kind: Any) -> str:
 
 
 def described_by(told: Iterable[Metric], select_by: str) -> Metrics:
-    """Return the loop's and a task's metrics; the metric named by `trainer.select_by` always has a direction."""
+    """Return the loop's metrics and the task's (`told`). The metric that `select_by` names always has a direction."""
     known = Metrics.of(*OF_THE_LOOP, *told)
     selected = known.selected_by(select_by)
     return Metrics({**known, selected.name: selected})

@@ -1,4 +1,4 @@
-"""The state of runs, from folder, newest attempt and Slurm queue; and `noether status`, which lists it."""
+"""Determine the state of runs from folder, newest attempt and Slurm queue; `noether status` lists the runs."""
 
 import json
 import os
@@ -28,8 +28,8 @@ from noether.runs.records import RECENT_ROWS, Row, number
 
 HEADLINES_SHOWN = 2
 MOST_OF_A_HISTORY, MOST_TOLD = 2**22, 20
-"""Bytes read from the end of a run's metrics.jsonl, and damaged rows reported per run: a folder may hold thousands of
-runs by any user."""
+"""Maximum number of bytes to read from the end of a run's metrics.jsonl, and of damaged rows to report for a run.
+Both are limited because a folder may contain thousands of runs by any user."""
 RUNNING, WAITING, DONE, STOPPED, FAILED, LOST = "running", "waiting", "done", "stopped", "failed", "lost"
 
 
@@ -41,8 +41,8 @@ class RunState:
         started), failed, or lost (it ended without a record, or this host cannot check the host that ran it).
     why: the evidence for the state.
     update, total_updates: the progress; None if not known yet.
-    training_loss: the loss in the last log line. split, metrics: the result or, before there is one, the last
-        evaluation. headlines: the most important metrics as text.
+    training_loss: the loss in the last log line. split, metrics: those of the result or, until there is a result, of
+        the last evaluation. headlines: the most important metrics as text.
     seconds_left: the training time left at the recent pace; None if unknown.
     job: the Slurm job's id. time_left: the time until the job's limit, as squeue prints it.
     """
@@ -79,20 +79,20 @@ def runs_under(output_path: Path, queued: Mapping[str, QueuedJob]) -> list[RunFo
     waiting = {job.run.name for job in queued.values() if job.run and job.run.parent == output_path.resolve()}
     if not output_path.is_dir() and not waiting:
         raise RequestError("no-such-folder", f"no folder {output_path}", seen="no such folder",
-                           expected="the folder that holds the run folders, the output_path of the runs",
+                           expected="the folder that contains the run folders: the output_path of the runs",
                            fix="noether status --output-path FOLDER")  # fmt: skip
     found = {path for path in output_path.glob("*") if is_run(path) or RunFolder(path).job.is_file()}
     return [RunFolder(folder) for folder in sorted(found | {output_path / name for name in waiting})]
 
 
 def job_in_queue(folder: RunFolder, queued: Mapping[str, QueuedJob], own: str | None = None) -> QueuedJob | None:
-    """Return a run's queued job: `own` (default: `job_of_run`) if queued, else a queued job that names its folder."""
+    """Return a run's job in the queue: the job `own` (default: `job_of_run`), else a job with this run folder."""
     known = queued.get(own or job_of_run(folder) or "")
     return known or next((job for job in queued.values() if job.run == folder.path.resolve()), None)
 
 
 def job_of_run(folder: RunFolder, attempt: Attempt | None = None) -> str | None:
-    """Return the id of the Slurm job of the run's submission or of its last `attempt`, whichever is newer."""
+    """Return the id of a run's newest Slurm job: that of its submission, or that of its last `attempt`."""
     attempt, submitted = attempt or last_attempt(folder), submitted_job(folder)
     if attempt is None or attempt.slurm_job is None:
         return submitted
@@ -190,7 +190,7 @@ def planned_updates(plan: Mapping[str, Any]) -> int | None:
 def seconds_left(training: Sequence[Row], total: int | None) -> float | None:
     """Estimate the seconds left from the pace of the recent log lines; return None if that is not possible.
 
-    The pace includes evaluations and checkpoints between those lines.
+    The pace includes the evaluations and checkpoints between the log lines.
     """
     recent = [(row["update"], moment) for row in training[-RECENT_ROWS:] if (moment := number(row, "time")) is not None]
     if total is None or len(recent) < 2:
@@ -234,7 +234,7 @@ def show_status(output_path: str, *, as_json: bool) -> int:
         print(f"no runs in {output_path}; noether train makes one")
     else:
         console, table = Console(None, speaks=True), status_table(states)
-        if not console.terminal.is_terminal:  # For programs: one line per run, however long.
+        if not console.terminal.is_terminal:  # A program reads this: one long line per run.
             console.terminal.width = MOST_COLUMNS
         console.say(table)
     return ExitCode.DONE
@@ -263,7 +263,7 @@ def status_table(states: list[RunState]) -> Table:
 
 
 def place_aside(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the path to move a run's folder to, RUN.replaced-1 or the next free number; None if it holds no work.
+    """Return the path to which to move a run's folder, such as RUN.replaced-1; None if the folder contains no work.
 
     RequestError: an attempt is or may be alive, or the run's job is waiting or running.
     """
@@ -283,7 +283,7 @@ def place_aside(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> P
                 f"cannot see from here whether anything still writes to {folder.path}",
                 seen=holder.describe(),
                 expected="a run that has ended",
-                fix=f"mv {folder.path} {_next_place(folder)}      (once it no longer runs on {holder.host})",
+                fix=f"mv {folder.path} {_next_place(folder)}      (after the run has ended on {holder.host})",
             )
     return _next_place(folder) if folder.holds_work() else None
 

@@ -25,7 +25,7 @@ from noether.common.process_defaults import IMAGE_RECORD
 RECORDED_PACKAGES = ("torch", "numpy", "scipy", "fire", "hydra-core", "pydantic", "safetensors")
 LEARNING = re.compile(r"noether\.(core|physics|training|checkpoints|launch\.process_group|launch\.batches)\b")
 """Noether's modules that affect what is learned: samples, models, losses, the loop, saved state, and how ranks share
-a batch and add up results. The rest starts, shows and watches runs; settings and data are compared separately."""
+a batch and add up results. Other modules only start, show or watch runs. Settings and data are compared separately."""
 APPTAINER_LABELS = Path("/.singularity.d/labels.json")
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
@@ -46,7 +46,7 @@ def describe_environment() -> dict[str, Any]:
 def provenance() -> dict[str, Any]:
     """Return the facts that a checkpoint records about the program that wrote it.
 
-    Facts that are not available are None: no image, no driver, no revision.
+    A fact that is not available is None, such as the driver's version on a machine without a driver.
     """
     source = Path(__file__).resolve().parents[2]
     lock = source / "constraints.txt"
@@ -66,8 +66,8 @@ def provenance() -> dict[str, Any]:
 def source_digests(own: Iterable[str]) -> dict[str, str]:
     """Return a source digest of each imported module that may affect what is learned, by module name.
 
-    Included are noether's modules that match `LEARNING`, the packages that dotted paths (`own`) name, and all packages
-    in the same folders, except installed packages. The loader reads sources from folders, wheels and archives.
+    These are noether's modules that match `LEARNING`, the packages that the dotted paths `own` name, and all packages
+    in the same folders, but no installed packages. Sources in folders, wheels and archives can be read.
     """
     loaded = {name: getattr(module, "__dict__", {}).get("__spec__") for name, module in list(sys.modules.items())}
     specs = {name: spec for name, spec in loaded.items() if isinstance(spec, ModuleSpec)}
@@ -124,7 +124,7 @@ def driver_version(path: Path = DRIVER_VERSION) -> str | None:
 
 def nccl_version(needs: Iterable[str]) -> str | None:
     """Return the version of the NCCL wheel among a package's requirements; None if it is not installed."""
-    # The wheel's name carries the major version of CUDA.
+    # The wheel's name contains the major version of CUDA.
     wheels = (re.match(r"nvidia-nccl-cu\d+", need) for need in needs)
     return next((_version(wheel[0]) for wheel in wheels if wheel), None)
 

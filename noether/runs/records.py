@@ -1,7 +1,7 @@
-"""The records of a run folder: writing makes damage detectable, reading survives damage. No torch here.
+"""The records of a run folder, written so that damage is detected, and read in spite of damage. No torch here.
 
-There are two forms: a record is a file with one JSON object, which holds its own SHA-256; rows are a file with one
-JSON object per line, each with its own CRC-32. Files without digests, written by hand, are read too.
+A record is a file with one JSON object, which contains the SHA-256 of its other content. A file of rows contains one
+JSON object per line, each with a CRC-32. Files written by hand, without digests, are read too.
 Damaged parts are skipped and reported with file and line.
 """
 
@@ -193,7 +193,7 @@ def finite_values(metrics: Mapping[str, Any]) -> dict[str, float]:
 def mean_rate(rows: Iterable[Row]) -> float | None:
     """Return the mean samples per second of consecutive training rows; None if no row has a rate.
 
-    Weight each row by its number of updates (the last row of a run covers few); the first row gets the second's weight.
+    Weight each row by its number of updates: the last row may cover few. The first row gets the weight of the second.
     """
     known = [(row, rate) for row in rows if (rate := number(row, "samples_per_second")) is not None and rate > 0]
     covered = [last.get("update", 1) - first.get("update", 0) for (first, _), (last, _) in pairwise(known)]

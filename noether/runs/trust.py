@@ -1,10 +1,10 @@
 """Decide whether a run is the user's own. Code named in another user's settings runs only with the user's consent.
 
-Starting a run writes a mark, `started-by.json`. It holds the folder in which the run was started, where its code is
-looked up again, and a signature of that folder and of the settings sections that name custom code. The signing key
-is readable by this user alone (`~/.local/state/noether/key`, or under XDG_STATE_HOME). File ownership proves nothing:
+Starting a run writes a mark, `started-by.json`. It contains the folder in which the run was started, where its code
+is looked up again, and a signature of that folder and of the settings sections that name custom code. Only this user
+can read the signing key (`~/.local/state/noether/key`, or under XDG_STATE_HOME). File ownership proves nothing:
 whoever copies or unpacks a run owns the files. So without the key, as in a container with a separate home directory,
-a run is trusted only if the user says so.
+a run is trusted only if the user allows it.
 """
 
 import contextlib
@@ -51,10 +51,10 @@ def approved_code(
 
     Look for the code in the folder in which the run was started, if a mark with the user's signature records it.
 
-    config: the settings, as they will be used. written_in: the file that they were read from.
-    trust: whether the user allows this run's code to run. fix: how to allow it; by default --trust.
-    trains: whether the run will train; if not, code used only in training, such as an optimiser, is left out.
-    submits: whether the run continues in a job, which also runs the settings' shell lines and container image.
+    config: the settings that will be used. written_in: the file that these settings were read from.
+    trust: whether the user allows this run's code to run. fix: how to allow this code; by default --trust.
+    trains: whether the run will train; if not, code that only training uses, such as an optimiser, is left out.
+    submits: whether the run continues in a job, which also uses shell lines and a container image from the settings.
     RequestError: the run names code, and this user neither started the run nor trusts it.
     """
     code = config.own_code(trains=trains, submits=submits)
@@ -74,7 +74,7 @@ def approved_code(
 
 
 def _why_not_own(folder: RunFolder, config: RunConfig, written_in: Path) -> tuple[str, str]:
-    """Return why the run does not count as the user's own ("" if it does), and the folder in which it was started."""
+    """Return why the run is not regarded as the user's own ("" if it is), and the folder in which it was started."""
     owner = written_in.lstat().st_uid
     if owner != os.getuid():
         return f"the file belongs to user {owner}", ""

@@ -97,7 +97,7 @@ def test_a_refused_checkpoint_is_told_of_and_the_next_one_is_written(writer, dis
     write(writer, 2)
     news = writer.news()
     assert [type(item) for item in news] == [str, Written]
-    assert "update 1 could not be written: No space left on device; training continues, and the next one" in news[0]
+    assert "update 1 could not be written: No space left on device; training continues, and tries again" in news[0]
     assert kept(writer) == [2]
 
 

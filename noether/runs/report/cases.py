@@ -25,7 +25,7 @@ from noether.runs.report.numbers import TICK_STEPS, Array, tick_labels
 from noether.runs.report.run import ReportedRun
 
 VALUE_MAP = "viridis"  # Perceptually uniform, and readable without red-green vision.
-MOST_LETTERS = 24  # Most letters of all tick labels together that fit under the error scale, the narrower scale.
+MOST_LETTERS = 24  # Maximum number of letters in all tick labels of a scale, so that they fit under it.
 ERROR_MAP = "RdBu_r"  # ColorBrewer's colour-blind safe diverging scheme, white at 0.
 
 
@@ -38,7 +38,7 @@ class Scale:
     colour_map: str
 
     def tick_labels(self) -> list[tuple[float, str]]:
-        """Return the place (0 to 1) and text of each round value between the limits; return fewer if texts are long."""
+        """Return the place (0 to 1) and text of round values between the limits; take fewer if texts are long."""
         width, labels = self.high - self.low, []
         for most in (5, 3):
             every = MaxNLocator(most, steps=TICK_STEPS).tick_values(self.low, self.high)
@@ -55,10 +55,10 @@ class Scale:
 
 
 def value_scale(truths: Sequence[Array], predictions: Sequence[Array]) -> Scale:
-    """Return one scale for fields of any shape, which covers at least 99 % of the values of each truth.
+    """Return one scale for all fields, of any shapes. It covers at least 99 % of the values of each truth.
 
-    If it covered all values, a few extreme points would leave all others in one colour. Predictions widen the scale by
-    at most a sixth at each end, so that a wild prediction does not hide the truth.
+    If the scale covered all values, a few extreme points would leave all other points in one colour. Predictions widen
+    the scale by at most a sixth at each end, so that a wild prediction does not hide the truth.
     """
     limits = _percentiles(truths, (0.5, 99.5))
     low, high = float(limits[:, 0].min()), float(limits[:, 1].max())
@@ -69,13 +69,13 @@ def value_scale(truths: Sequence[Array], predictions: Sequence[Array]) -> Scale:
 
 
 def error_scale(errors: Sequence[Array]) -> Scale:
-    """Return one scale for errors, symmetric about 0, which covers at least 99 % of the errors of each field."""
+    """Return one scale for all errors. It is symmetric about 0 and covers at least 99 % of the errors of each field."""
     reach = float(_percentiles([np.abs(error) for error in errors], (99.0,)).max())
     return Scale(-(reach or 1.0), reach or 1.0, ERROR_MAP)
 
 
 def _percentiles(fields: Sequence[Array], shares: Sequence[float]) -> Array:
-    """Return percentiles (fields, shares) of each field's finite values; leave out fields without any."""
+    """Return percentiles (fields, shares) of each field's finite values; leave out fields without finite values."""
     finite = [field[np.isfinite(field)] for field in fields]
     rows = [np.percentile(values, shares) for values in finite if values.size]
     return np.array(rows) if rows else np.ones((1, len(shares)))
@@ -125,7 +125,7 @@ def _add_surroundings(axes: Axes, view: views.View) -> AxesImage:
         start, end = ((float(x), float(y)) for x, y in view.wind)
         axes.annotate("", end, start, arrowprops={**arrow, "shrinkA": 0, "shrinkB": 0})
     image = axes.imshow(np.zeros(frame.grid_shape), **placed)
-    # add_artist, not add_patch, which would measure the patch for axis limits that are set below anyway.
+    # Use add_artist: add_patch would also measure the patch for the axis limits, which are set below anyway.
     if view.clip is not None:
         image.set_clip_path(view.clip, axes.transData)
         axes.add_artist(PathPatch(view.clip, fill=False, edgecolor=OUTLINE_GREY, linewidth=0.6))
@@ -181,7 +181,7 @@ class DrawnCase:
 
 @dataclass(frozen=True)
 class FieldCases:
-    """One field of the samples that an evaluation kept, with what all its pictures share.
+    """One field of the samples that an evaluation kept, and everything that the field's pictures have in common.
 
     quantity: the drawn quantity, if the field has several components; otherwise "". values, errors: the colour scales.
     axes: the axis of the files that points to the right, and the one that points up.

@@ -1,4 +1,4 @@
-"""The charts of the report, as SVG in the page's colours; text stays text. No pyplot."""
+"""The charts of the report as SVG, in the page's colours and with selectable text. No pyplot."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from noether.runs.report.palette import COLOURS
 
 
 class TickLabels(Formatter):
-    """Formatter of axis labels, plain or in percent. All have the same number of decimals, except on a log axis."""
+    """Formatter of an axis's labels, plain or in percent. They have equal numbers of decimals, except on a log axis."""
 
     def __init__(self, *, ratio: bool = False, log: bool = False) -> None:
         self.ratio, self.log = ratio, log
@@ -34,13 +34,13 @@ class TickLabels(Formatter):
 
 
 def chart_style(name: str) -> Any:
-    """Return the settings of a chart; the name makes the ids inside its SVG differ from other charts'."""
+    """Return the settings of a chart. Its name makes the ids inside its SVG differ from those in other charts."""
     return matplotlib.rc_context(
         {
             "svg.fonttype": "none",
             "svg.hashsalt": name,
             "text.parse_math": False,  # A dollar sign in a unit or a name is literal.
-            "font.family": "DejaVu Sans",  # Comes with matplotlib, and so wide that no system font overflows.
+            "font.family": "DejaVu Sans",  # Comes with matplotlib. Text in a system font is narrower.
             "font.size": 9.5,
             "axes.edgecolor": paint("line"),
             "axes.labelcolor": paint("muted"),
@@ -94,7 +94,7 @@ def svg_element(figure: Figure) -> Markup:
 
 
 def round_ticks(axis: Axis, most: int, *, ratio: bool = False, whole: bool = False) -> None:
-    """Set at most about `most` round ticks; `whole`: at whole numbers only."""
+    """Set round ticks, at most about `most` of them. With `whole=True`, set them only at whole numbers."""
     axis.set_major_locator(MaxNLocator(most, integer=whole, steps=[1, 2, 5, 10] if whole else TICK_STEPS))
     axis.set_major_formatter(TickLabels(ratio=ratio))
 
@@ -114,12 +114,12 @@ def log_ticks(axes: Axes, values: Array, *, ratio: bool) -> None:
 
 
 BUCKETS = 200
-"""Number of buckets in a long line; the lowest and the highest value of each are drawn."""
+"""Number of buckets in a long line. The lowest and the highest value of each bucket are drawn."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart: x and y (n,), and a colour of COLOURS; `points` marks each value."""
+    """One line of a chart: x and y (n,), and a colour of COLOURS. With `points=True`, each value is marked."""
 
     label: str
     x: Array
@@ -130,7 +130,7 @@ class Series:
 
 
 def drawable(y: Array, *, log: bool) -> NDArray[np.bool_]:
-    """Return which values (n,) of a line `curves` can draw."""
+    """Return a mask (n,) of the values of a line that `curves` can draw."""
     return np.isfinite(y) & (y > 0) if log else np.isfinite(y)
 
 
@@ -177,7 +177,7 @@ def _draw_line(axes: Axes, line: Series, log: bool) -> Array:
 
 
 def _add_epochs(axes: Axes, length: float) -> None:
-    """Add the axis of epochs on top; length: updates of an epoch."""
+    """Add the axis of epochs on top. length: the number of updates in an epoch."""
     there_and_back = (lambda updates: np.divide(updates, length)), (lambda epochs: np.multiply(epochs, length))
     top_axis = axes.secondary_xaxis("top", functions=there_and_back)
     top_axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
@@ -188,7 +188,7 @@ def _add_epochs(axes: Axes, length: float) -> None:
 
 
 def time_strip(updates: Array, shares: Mapping[str, Array]) -> Markup:
-    """Return an SVG of stacked bands: shares (n,), by colour, of the time up to each update."""
+    """Return an SVG of stacked bands. shares: by colour, the share (n,) of the time up to each update."""
     with chart_style("time-strip"):
         figure, axes = chart_axes()
         edges = [2 * updates[0] - updates[1] if len(updates) > 1 else 0.0, *updates]
@@ -205,8 +205,8 @@ def time_strip(updates: Array, shares: Mapping[str, Array]) -> Markup:
 def parity(name: str, truth: Array, prediction: Array, floor: Array | None, unit: str, lines: Sequence[str]) -> Markup:
     """Return an SVG of predictions (S,) against truths (S,) in a unit, with the line of equality.
 
-    floor (S,): the scalar's formula applied to the true field, drawn as rings; their distance from the line is error
-    that no model can undo. lines: text for the empty upper corner.
+    floor (S,): the scalar's formula applied to the true field, drawn as rings. The distance of a ring from the line is
+    an error that no model can undo. lines: text for the empty upper corner.
     """
     with chart_style(name):
         figure, axes = chart_axes(width=4.5, height=4.3)
@@ -237,7 +237,7 @@ def parity(name: str, truth: Array, prediction: Array, floor: Array | None, unit
 
 
 def calibration_curve(name: str, promised: Array, covered: Array, stray: Array) -> Markup:
-    """Return an SVG of covered against promised shares (L,), 0 to 1; stray (L,): deviation expected by chance."""
+    """Return an SVG of covered against promised shares (L,), 0 to 1. stray (L,): the deviation expected by chance."""
     with chart_style(name):
         figure, axes = chart_axes()
         low, high = np.maximum(promised - stray, 0), np.minimum(promised + stray, 1)
@@ -251,7 +251,7 @@ def calibration_curve(name: str, promised: Array, covered: Array, stray: Array) 
 
 
 def error_histogram(name: str, edges: Array, counts: Array, unit: str) -> Markup:
-    """Return an SVG of the share of points by error, log scale; edges (B+1,) in the field's unit, counts (B,)."""
+    """Return an SVG histogram of errors at points, on a log scale. edges (B+1,): in the field's unit. counts: (B,)."""
     with chart_style(name):
         figure, axes = chart_axes()
         share = counts / max(counts.sum(), 1)
@@ -271,7 +271,7 @@ def error_histogram(name: str, edges: Array, counts: Array, unit: str) -> Markup
 
 
 def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
-    """Return an SVG of the cases' relative errors (S,) in rising order; label the first of each kind of mark."""
+    """Return an SVG of the cases' relative errors (S,) in rising order. Of marks with equal labels, label the first."""
     with chart_style(name):
         figure, axes = chart_axes()
         order = np.argsort(values, kind="stable")
@@ -288,7 +288,7 @@ def sample_errors(name: str, values: Array, marks: Mapping[int, str]) -> Markup:
             # The second and third worst are so close to the worst that their labels would overlap.
             if label and label not in named:
                 named.add(label)
-                # The points rise to the right, so there is room at the upper left.
+                # The points rise to the right, so there is space at the upper left.
                 off, side = ((-6, 5), "right") if x > 0.2 * len(order) else ((-2, 10), "left")
                 axes.annotate(label, (x, y), off, textcoords="offset points", ha=side, color=paint("second"))
         top = float(values[order].max()) if order.size else 1.0

@@ -50,9 +50,9 @@ for _filter in (
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with its title and a line of text; without a drawing, the text says why there is none.
+    """A chart with its title and a line of text. If there is no drawing, the text gives the reason.
 
-    keys: the legend: label, colour and kind ("dashed", "dot", "ring" or "") of each entry.
+    keys: the label, colour and kind ("dashed", "dot", "ring" or "") of each entry of the legend.
     """
 
     title: str
@@ -67,7 +67,7 @@ def fill(template: str, **content: Any) -> Markup:
 
 
 def charts(shown: Sequence[Chart], *, note: str = "") -> Markup:
-    """Return charts side by side, below an optional note of what is missing."""
+    """Return charts side by side, below an optional note on missing content."""
     return fill("charts.html", shown=shown, note=note)
 
 
@@ -78,7 +78,7 @@ def absent(run: ReportedRun, file: str, consequence: str) -> Markup:
 
 
 def of_files(space: Mapping[str, Any]) -> Array:
-    """Return the matrix (3, 3) that rotates a vector from the axes of the data set's files to the model's."""
+    """Return the matrix (3, 3) that rotates a vector from the axes of the data set's files to the model's axes."""
     return np.asarray(mapping(space, "files").get("rotation", np.eye(3)), np.float64)
 
 

@@ -18,7 +18,7 @@ Whose = tuple[str, str, str]
 """The split, weights and metric of a curve."""
 PARTS = tuple(part for _, parts in BANDS.values() for part in parts)
 MOST_CURVES = 400
-"""Most curves kept. A run has a few dozen; a row with a hundred thousand names is damage or malice."""
+"""Maximum number of curves. A run has a few dozen; a row with a hundred thousand names is damage or malice."""
 CLOCK = 150
 """Number of buckets in the curve that maps updates to epochs and time."""
 
@@ -34,7 +34,7 @@ class _Curve:
         self.y.append(y)
 
     def rising(self) -> tuple[Array, Array]:
-        """Return the values sorted by x, keeping the last of equal x, because a resumed run repeats some."""
+        """Return the curve sorted by x. Of values with equal x, keep the last: a resumed run repeats updates."""
         x, y = np.array(self.x), np.array(self.y)
         places = _rising(x)
         return x[places], y[places]
@@ -63,11 +63,11 @@ class Evaluation:
 class History:
     """The curves of a run, and the few rows that a summary needs.
 
-    curves: by split, weights and metric: ("training", "", "loss"), ("validation", "ema", "loss"). selected_weights: the
-    kind of weights used for selection, for each evaluated split. times: the seconds of each part of the time.
-    epochs, seconds: curves over updates; seconds since 1970. recent: the last RECENT_ROWS training rows. rows: how
-    many rows were added. selected_by: the metric that decides which evaluation is best. hosts: the host of each rank
-    that was ever the slowest. whole_time: the last `time_use` row.
+    curves: keyed by split, weights and metric, such as ("validation", "ema", "loss") or ("training", "", "loss").
+    selected_weights: the kind of weights used for selection, for each evaluated split. times: the seconds of each part
+    of the time. epochs, seconds: curves over updates; `seconds` counts from 1970. recent: the last RECENT_ROWS training
+    rows. rows: the number of rows that were added. selected_by: the metric that decides which evaluation is best.
+    hosts: the host of each rank that was ever the slowest. whole_time: the last `time_use` row.
     """
 
     curves: dict[Whose, _Curve] = field(default_factory=dict)
@@ -169,9 +169,9 @@ class History:
     def time_shares(
         self, buckets: int | None = None, low: float = -np.inf, high: float = np.inf
     ) -> tuple[Array, dict[str, Array]]:
-        """Return updates (n,) and each band's share (n,) of the time since the previous update; n = 0 without data.
+        """Return updates (n,), and each band's share (n,) of the time since the previous one; n = 0 if there are none.
 
-        buckets: about how many updates to return at most, between `low` and `high`; None: one for each row.
+        buckets: the approximate maximum number of updates to return between `low` and `high`; None: one for each row.
         """
         curves = [self.times.get(part, _Curve()).rising() for part in PARTS]
         x, table = curves[0][0], np.array([y for _, y in curves])
@@ -211,7 +211,7 @@ def _slowest(rows: list[Row]) -> dict[str, Any] | None:
 
 
 def thinned(x: Array, y: Array, buckets: int) -> tuple[Array, Array]:
-    """Return the lowest and the highest value of each bucket of a curve, in their order, at their own x.
+    """Return the lowest and the highest value of each bucket of a curve, in order of their x.
 
     The size of a bucket is a power of two, and buckets are counted from the start, so that a growing curve does not
     shimmer: its buckets stay the same until their size doubles. A bucket with only NaN stays a gap. The last value is
@@ -262,7 +262,7 @@ def _block_sums(x: Array, table: Array, buckets: int) -> tuple[Array, Array]:
 
 
 def _rising(x: Array) -> slice | NDArray[np.intp]:
-    """Return indices that sort a curve by x, keeping the last of equal x; a full slice if x already rises."""
+    """Return indices that sort a curve by x and keep the last of equal x; a full slice if x already rises."""
     if bool((np.diff(x) > 0).all()):
         return slice(None)
     return np.asarray(len(x) - 1 - np.unique(x[::-1], return_index=True)[1])

@@ -23,7 +23,7 @@ def typeset(text: str) -> str:
 
 
 def bare_text(value: Any, metric: Metric) -> str:
-    """Format a metric's value without its unit, everywhere with the same precision."""
+    """Format a metric's value without its unit, with the same precision as everywhere else."""
     return typeset(metric.bare_text(value))
 
 

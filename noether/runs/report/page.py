@@ -1,7 +1,7 @@
 """Assemble the report page of a run from its sections, and write it.
 
 The page is self-contained: it loads no script, font or picture. If a file is missing from the run folder, the section
-that needs the file says so in a sentence.
+that needs the file contains a sentence about it.
 """
 
 import time

@@ -12,8 +12,8 @@ COLOURS: dict[str, tuple[str, str]] = {
     "third": ("#76589f", "#b99be0"),
     "fourth": ("#44742a", "#93c572"),
 }
-"""The page's colours by name, light and dark. Series take accent, second, third, fourth in this order; blue,
-vermilion, purple and green of different lightness stay apart for colour-blind readers."""
+"""The page's colours by name, light and dark. Series use accent, second, third and fourth in this order. Colour-blind
+readers can distinguish these (blue, vermilion, purple and green) because their lightness differs."""
 SERIES_COLOURS = ("accent", "second", "third", "fourth")
 
 BANDS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -24,4 +24,4 @@ BANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "optimiser": ("muted", ("optimizer",)),
     "logging, evaluation, checkpoints, other": ("pale", ("logging", "evaluation", "checkpoint", "other")),
 }
-"""The bands of the time chart by label: the colour of each, and the parts of the time that it sums."""
+"""The bands of the time chart by label: the colour of each band, and the parts of the time that the band adds up."""

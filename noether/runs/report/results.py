@@ -20,7 +20,7 @@ from noether.runs.report.tables import field_rows, median_sample, own_metrics, r
 
 
 def errors_section(run: ReportedRun) -> Markup:
-    """Return the metrics of each field with the baselines, and the metrics that belong to no field."""
+    """Return a table of each field's metrics and baselines, and the metrics that belong to no field."""
     own = own_metrics(run.result, run.described)
     others = fill("metrics.html", metrics=own) if own else Markup()
     if run.result.get("fields"):
@@ -31,7 +31,7 @@ def errors_section(run: ReportedRun) -> Markup:
 
 
 def _field_errors(run: ReportedRun, name: str) -> dict[str, Any]:
-    """Return a field's data for the template: rows for the model, its parts, then the baselines; and column facts."""
+    """Return a field's content for the template: columns, and rows for the whole field, its parts and the baselines."""
     own = trained_words("this model", run.seconds)
     rows = [(label or own, kind, row) for label, kind, row in field_rows(run.result, run.described, name)]
     whole = [row for _, kind, row in rows if kind != "part"]
@@ -47,7 +47,7 @@ def _field_errors(run: ReportedRun, name: str) -> dict[str, Any]:
 
 
 def confusion(run: ReportedRun) -> tuple[list[str], np.ndarray] | None:
-    """Return the class names and the confusion counts (classes, classes), rows being true classes; None without any."""
+    """Return the class names and the confusion counts (true classes, predicted classes); None if there are none."""
     classes: Any = run.result.get("classes")
     if not isinstance(classes, dict):
         return None
@@ -102,11 +102,11 @@ def distributions_section(run: ReportedRun) -> Markup:
             words = f"Nine in ten errors are within ±{number(_reach(edges, counts, 0.9))} {unit}".rstrip()
             chart = error_histogram(f"histogram-{k}", edges, counts, unit)
             title = f"{heading(name)}: errors at points"
-            shown.append(Chart(title, f"{words}; the outermost bars hold all larger errors.", chart))
+            shown.append(Chart(title, f"{words}; the outermost bars contain all larger errors.", chart))
         values, scored = run.sample_metric(name, "relative_l2"), run.finite_errors(name)
         if values is not None and scored.size:
             cases = [case for case in run.meta.get("cases") or () if "index" in case]
-            # Label only the first field's marks: the cases were chosen by it, and rank differently by other fields.
+            # Label only the first field's marks: the cases were chosen by this field; others rank them differently.
             marks = {int(case["index"]): str(case.get("label", "")) if k == 0 else "" for case in cases}
             chart = sample_errors(f"samples-{k}", values, marks)
             words = _spread(scored, len(values), run.fields[0] if marks else "")
@@ -117,19 +117,19 @@ def distributions_section(run: ReportedRun) -> Markup:
 
 
 def _spread(scored: Array, cases: int, chosen_by: str) -> str:
-    """Describe the median and worst of the finite errors of `cases` cases; chosen_by: the field behind the rings."""
+    """Describe the median and the worst finite error of `cases` cases. chosen_by: the field that decides the rings."""
     worst = percent(float(scored.max()))
     if cases == 1:
         return f"One case, with {worst}."
     text = f"Median {percent(float(scored[median_sample(scored)]))}, worst {worst} of {counted(len(scored), 'case')}"
     text += f"; rings mark the cases above, chosen by the {in_words(chosen_by)}." if chosen_by else "."
     if len(scored) < cases:
-        text += f" {counted(cases - len(scored), 'case')} without a finite error omitted."
+        text += f" Omitted: {counted(cases - len(scored), 'case')} without a finite error."
     return text
 
 
 def _reach(edges: Array, counts: Array, share: float) -> float:
-    """Return the magnitude, to the nearest bin edge, that this share of the points does not exceed."""
+    """Return the magnitude, rounded to a bin edge, that the errors of this share of the points do not exceed."""
     outer = np.maximum(np.abs(edges[:-1]), np.abs(edges[1:]))
     order = np.argsort(outer, kind="stable")
     within = np.cumsum(counts[order]) >= share * counts.sum()
@@ -137,7 +137,7 @@ def _reach(edges: Array, counts: Array, share: float) -> float:
 
 
 def use_section(run: ReportedRun) -> Markup:
-    """Return the model's outputs, training ranges and worst errors, its spread over seeds, and the command to rerun."""
+    """Return the model's outputs, ranges and worst errors, its spread over seeds, and the command to train it again."""
     trained = run.result.get("trained_on") or {}
     points, parameters = trained.get("points") or {}, trained.get("parameters") or {}
     space = mapping(run.meta, "space")
@@ -184,7 +184,7 @@ def _box(span: Mapping[str, Any], space: Mapping[str, Any]) -> str:
 
 
 def _rounded(span: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Format both ends with the decimals that suit the largest value: a millionth next to a metre is 0."""
+    """Format both ends of a range with the decimals that suit its largest value: next to a metre, a millionth is 0."""
     low, high = span["low"], span["high"]
     widest = max((abs(value) for value in (*low, *high)), default=0)
     decimals = DIGITS - 1 - floor(log10(widest)) if widest else 0
@@ -204,12 +204,12 @@ def intervals_section(run: ReportedRun) -> Markup:
     record = run.calibration
     held_out, test = record["cases"]["validation"], record["cases"]["test"]
     levels = np.array(record["levels"], np.float64) / 100
-    # Two standard errors with one number per case: both the calibration cases and the test cases are random draws.
+    # Two standard errors for one value per case. Both the calibration cases and the test cases are random draws.
     stray = 2 * np.sqrt(levels * (1 - levels) * (1 / (held_out + 2) + 1 / max(test, 1)))
     keys = [
         ("covered", "accent", ""),
         ("promised", "muted", "dashed"),
-        ("expected range by chance, for one number per case", "line", "dot"),
+        ("range expected by chance, for one value per case", "line", "dot"),
     ]
     shown = [
         Chart(
@@ -223,8 +223,8 @@ def intervals_section(run: ReportedRun) -> Markup:
     runs = len(record["members"])
     whose = "this run" if runs == 1 else f"{runs} runs"
     note = (
-        f"Intervals of {whose}, calibrated on {held_out} validation cases, checked on {test} test cases. x axis: the "
-        "share that intervals promise to cover; y axis: the share that they cover. Below the line is too little."
+        f"The intervals of {whose} were calibrated on {held_out} validation cases and checked on {test} test cases. "
+        "x axis: the share that they promise to cover; y axis: the share that they cover; below the line is too low."
     )
     return fill("intervals.html", note=note, shown=shown)
 

@@ -108,12 +108,12 @@ def checked_result(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """The content of the page. Files that could not be read are empty; `troubles` says why, by file name.
+    """The content of the page. A file that could not be read is empty; `troubles` gives the reason, by file name.
 
     meta, arrays: the "meta" entry and the arrays of the evaluation's npz. spread: mean, std and n of each metric over
     those runs of its sweep that differ by seed; empty if there are none. calibration: the record of the most recently
-    calibrated intervals; empty if there are none. resumed: whether any attempt resumed from a checkpoint; the result
-    then holds the time of the last attempt only.
+    calibrated intervals; empty if there are none. resumed: whether any attempt resumed from a checkpoint; if so, the
+    result contains only the last attempt's time.
     """
 
     run_id: str
@@ -137,7 +137,7 @@ class ReportedRun:
 
     @property
     def seconds(self) -> float | None:
-        """The training time in seconds, over all its parts; None if unknown, or known only for the last attempt."""
+        """The whole training time in seconds; None if it is unknown, or known only for the last attempt."""
         parts = mapping(mapping(self.result, "time_use"), "parts").values()
         return sum(finite(part, 0.0) for part in parts) if parts and not self.resumed else None
 
@@ -193,7 +193,7 @@ def read_run(folder: RunFolder) -> ReportedRun:
             return reader(path)
         except FileNotFoundError:
             troubles[path.name] = f"There is no {path.name}"
-        except Exception as error:  # A damaged archive may raise any of a dozen kinds.
+        except Exception as error:  # A damaged archive may raise a dozen kinds of exceptions.
             troubles[path.name] = f"{path.name} cannot be read ({type(error).__name__}: {error})"
         return empty
 
@@ -226,7 +226,7 @@ def read_run(folder: RunFolder) -> ReportedRun:
 
 
 def _spread_of_seeds(run: Path) -> dict[str, dict[str, float]]:
-    """Return mean, std and n of each metric over the run's group in its sweep, if n > 1; {} without a sweep."""
+    """Return mean, std and n of each metric with n > 1 over the run's group in its sweep; {} if there is no sweep."""
     for path in sorted(run.parent.glob("*.sweep.json")):
         with suppress(OSError, ValueError):
             sweep = _Sweep.model_validate(parse_record(path))

@@ -26,7 +26,7 @@ BASELINES = {
 class MetricsTable:
     """A table whose values are never cut: on a narrow terminal, its columns are split into several tables.
 
-    Each of them repeats the first column. rows: a style, and a cell for each column.
+    Each of these tables repeats the first column. rows: for each row, a style and the cells of all columns.
     """
 
     title: str
@@ -117,7 +117,7 @@ def trained_words(label: str, seconds: float | None) -> str:
 
 
 def unbeaten_baselines(result: Mapping[str, Any]) -> list[str]:
-    """Name the baselines that are at least as good as the model, with the fields concerned; ignore NaN."""
+    """Name the baselines that are at least as good as the model, and the fields in which they are; ignore NaN."""
     values, described = mapping(result, "metrics"), described_in(result)
     unbeaten = []
     for baseline, label in BASELINES.items():
@@ -179,7 +179,7 @@ Label = Literal["best", "median", "worst", "unscored"]
 
 
 def median_sample(errors: np.ndarray) -> int:
-    """Return the index of the sample with the median finite error; of two middle ones, the larger."""
+    """Return the index of the sample with the median finite error; of two middle errors, take the larger."""
     finite = int(np.isfinite(errors).sum()) or len(errors)
     return int(np.argsort(errors, kind="stable")[finite // 2])
 
@@ -187,7 +187,7 @@ def median_sample(errors: np.ndarray) -> int:
 def choose_cases(errors: np.ndarray) -> list[tuple[Label, int, int]]:
     """Return the best, the median and three more samples as (label, place, index), without repeats.
 
-    The three are samples without a finite error, followed by the worst ones.
+    The three more samples are those without a finite error, then those with the largest errors.
     """
     order = np.argsort(errors, kind="stable")
     finite = np.isfinite(errors[order])

@@ -55,7 +55,7 @@ def _scores(run: ReportedRun) -> dict[str, tuple[float, float | None]]:
 
 
 def summary_tiles(run: ReportedRun) -> Markup:
-    """Return the tiles with the headline numbers, in rows of similar length."""
+    """Return the tiles with the headline metrics, in rows of similar length."""
     times = [row["time"] for row in run.rows if finite(row.get("time")) is not None]
     logged = max(times) - min(times) if len(times) > 1 else None
     errors = [(name, *run.relative_l2(name)) for name in run.result.get("fields") or ()]
@@ -68,13 +68,13 @@ def summary_tiles(run: ReportedRun) -> Markup:
 TRAINING = ("training", "")
 """The split and weights of the training curves."""
 OF_TRAINING = (
-    ("learning_rate", "As the schedule set it."),
+    ("learning_rate", "The learning rate that the schedule set."),
     ("samples_per_second", "Samples per second over all ranks."),
 )
 
 
 def training_section(run: ReportedRun) -> Markup:
-    """Return charts over updates of the logged metrics."""
+    """Return charts of the logged metrics over the updates."""
     history = run.history
     losses_of = [(split, weights) for split, weights, metric in history.curves if metric == "loss"]
     if not losses_of:
@@ -126,12 +126,12 @@ def training_section(run: ReportedRun) -> Markup:
             for name, words in OF_TRAINING
         ),
     ]
-    missing = "No validation split was evaluated: the loss is the training loss alone."
+    missing = "No validation split was evaluated, so only the training loss is shown."
     return charts(shown, note="" if evaluated else missing)
 
 
 def time_section(run: ReportedRun) -> Markup:
-    """Return the use of time: its shares over the updates, and the seconds of the last attempt."""
+    """Return how time was used: a chart of its shares over the updates, and the seconds of the last attempt."""
     updates, shares = run.history.time_shares()
     whole = run.result.get("time_use")
     if not len(updates) and not whole:

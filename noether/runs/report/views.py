@@ -20,7 +20,7 @@ from noether.runs.report.numbers import Array
 GRID_WIDTH = 352  # Pixels across the interpolation grid of a picture; about its width on the page.
 
 LOCAL, HOLE = 13, 2.2
-"""There is a hole between points further apart than HOLE times the distance to their twelfth nearest point."""
+"""Two points have a hole between them if their distance exceeds HOLE times that to their twelfth nearest points."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Frame:
 
 
 def frame_around(pictures: Sequence[Array], margin: float) -> Frame:
-    """Return the frame around the projected points (N, 2) of all pictures; margin: a fraction of its width."""
+    """Return the frame around the projected points (N, 2) of all pictures. margin: a fraction of the frame's width."""
     low = np.min([np.min(points, axis=0) for points in pictures], axis=0)
     high = np.max([np.max(points, axis=0) for points in pictures], axis=0)
     width = max(high[0] - low[0], (high[1] - low[1]) / 1.1, 1e-6)
@@ -66,11 +66,11 @@ def pixel_centres(frame: Frame) -> Array:
 def rasterise(
     points: Array, triangles: NDArray[np.integer[Any]], frame: Frame
 ) -> tuple[NDArray[np.intp], Array, NDArray[np.bool_]]:
-    """Return what linear interpolation on triangles (T, 3) of points (N, 2) needs at the frame's pixels.
+    """Prepare linear interpolation at the frame's pixels, on triangles (T, 3) of points (N, 2).
 
-    The result is three vertices and their weights (pixels, 3) for each pixel, and a grid mask of the pixels inside a
-    triangle; a pixel outside takes the value of the nearest point. (scipy's interpolators factorise each triangle with
-    LAPACK, whose threads need seconds for that on a busy machine.)
+    Return three vertices and their weights (pixels, 3) for each pixel, and a grid mask of the pixels inside a triangle.
+    A pixel outside takes the value of the nearest point. (scipy's interpolators are not used: they factorise each
+    triangle with LAPACK, whose threads need seconds for that on a busy machine.)
     """
     rows, columns = frame.grid_shape
     corners = ((points - frame.low) / (frame.high - frame.low) * (columns, rows) - 0.5)[triangles]
@@ -128,10 +128,10 @@ def shape_triangles(points: Array) -> NDArray[np.integer[Any]]:
 
 
 def spans_a_hole(points: Array, simplices: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-    """Return which edges or triangles (T, k) of points (N, d) are much longer than the local distance between points.
+    """Return a mask of the edges or triangles (T, k) of points (N, d) that are far longer than distances nearby.
 
-    A mesh is fine around a hole, so an edge across the hole is long compared with the distances around it. In a coarse
-    region, edges are as long as the distances around them.
+    Around a hole, the points of a mesh are close together, so an edge across the hole is long compared with the
+    distances nearby. In a coarse region, edges are as long as the distances nearby.
     """
     local = np.asarray(cKDTree(points).query(points, k=min(LOCAL, len(points)))[0])[:, -1]
     corners = points[simplices]
@@ -149,8 +149,8 @@ def smooth_outline(inside: NDArray[np.bool_], frame: Frame, blur: float, level: 
     return outline if np.size(outline.vertices) else None
 
 
-SECTION_POINTS = 6000  # Number of points nearest to the section that its interpolation uses.
-PARTS, POINTS_OF_A_PART = 20, 6  # The nearest 6 in each of 20 by 20 parts too: a mesh may be coarse far from its body.
+SECTION_POINTS = 6000  # The interpolation uses this many of the points nearest to the section.
+PARTS, POINTS_OF_A_PART = 20, 6  # It also uses the nearest 6 in each of 20 × 20 parts, for coarse regions.
 TOWARDS_VIEWER = np.array([-0.80, 0.38, -0.44]) / np.linalg.norm([-0.80, 0.38, -0.44])
 
 
@@ -158,7 +158,7 @@ TOWARDS_VIEWER = np.array([-0.80, 0.38, -0.44]) / np.linalg.norm([-0.80, 0.38, -
 class Space:
     """The rotation (3, 3) from the data's axes to the pictures', and what surrounds the body.
 
-    half: 1 or −1 if the data hold only the half with x of that sign; else 0. flat: whether all points have the same x.
+    half: the sign of x (1 or −1) if the data contain only that half, else 0. flat: whether all points have the same x.
     """
 
     turn: Array
@@ -195,9 +195,9 @@ def space_of(about: Mapping[str, Any]) -> Space:
 
 
 def space_by_extent(shapes: Sequence[Array]) -> Space:
-    """Return the space of data without directions from the boxes of its points (N, 3): the longest side goes across.
+    """Return the space of data without directions. shapes: the points (N, 3) of each shape.
 
-    The shortest side is the depth, so that a plate is seen face on.
+    The longest side of the points' box goes across; the shortest is the depth, so that a plate is seen face on.
     """
     depth, up, across = np.argsort(np.median([np.ptp(points, axis=0) for points in shapes], axis=0), kind="stable")
     return Space(np.eye(3)[[depth, up, across]], wind=False, ground=False)
@@ -208,7 +208,7 @@ FLAT = 1e-6
 
 
 def depth_of(shapes: Sequence[Array]) -> int | None:
-    """Return the axis along which each shape's points (N, 3) all have the same value; None unless there is one."""
+    """Return the axis along which all points (N, 3) of each shape have the same value; None if there is none."""
     sides = np.array([np.ptp(points, axis=0) for points in shapes])
     flat = (sides <= FLAT * sides.max(axis=1, keepdims=True)).all(axis=0) if len(sides) else np.zeros(3, bool)
     return int(flat.argmax()) if flat.sum() == 1 else None
@@ -260,7 +260,7 @@ def half_of(points: Array) -> int:
 
 
 def project(points: Array, viewer: Array = TOWARDS_VIEWER) -> Array:
-    """Project (N, 3) → (N, 2): an orthographic three-quarter view from above; seen from the left, wind blows right."""
+    """Project points (N, 3) to an orthographic three-quarter view (N, 2) from above and the left; wind blows right."""
     right = np.cross([0.0, 1.0, 0.0], viewer)
     right /= np.linalg.norm(right)
     return np.stack([points @ right, points @ np.cross(viewer, right)], axis=-1)
@@ -275,8 +275,8 @@ def visible(points: Array, normals: Array | None, viewer: Array = TOWARDS_VIEWER
     """Return the indices of the points (N, 3) that the viewer of `project` sees.
 
     Katz, Tal and Basri, Direct Visibility of Point Sets (2007): reflect the points in a large sphere around the viewer;
-    those on the convex hull of the result are visible. This needs no mesh; normals (N, 3) only refine it. The viewer
-    is ten radii away, and the sphere's radius is 10^2.5 times the distance of the farthest point.
+    the points on the convex hull of the result are visible. This needs no mesh; normals (N, 3) only refine the result.
+    The viewer is ten radii away, and the sphere's radius is 10^2.5 times the distance of the farthest point.
     """
     centre = points.mean(axis=0)
     radius = np.linalg.norm(points - centre, axis=1).max()
@@ -323,9 +323,9 @@ def surface_extent(points: Array, space: Space = CARS) -> Array:
 def section_view(points: Array, body: Array | None, frame: Frame, space: Space = CARS) -> View:
     """Return the view of a plane through a volume with points (N, 3) in m and, if known, the body's points (M, 3).
 
-    The plane is x = 0, in which half a flow is mirrored; in a solid (no body, no wind), it is the middle of the depth,
-    and holes stay empty. Values are interpolated linearly: edges of the Delaunay tetrahedra of the points nearest to
-    the plane give values where they cross it; triangles interpolate between these crossings.
+    The plane is x = 0, the mirror plane of half a flow. In a solid (no body, no wind), it is the middle of the depth,
+    and holes stay empty. Values are interpolated linearly in Delaunay tetrahedra of the points nearest to the plane:
+    first along the edges that cross the plane, then in triangles between these crossings.
 
     QhullError: too few points, or all in a plane.
     ValueError: fewer than 4 edges cross the plane.

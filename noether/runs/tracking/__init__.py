@@ -1,1 +1,1 @@
-"""Trackers, which write a run's numbers to the console, to files and to services."""
+"""Trackers, which write a run's metrics to the console, to files and to services."""

@@ -14,11 +14,11 @@ from noether.runs.records import Row, metrics_of_row
 from noether.runs.tracking.tracker import Tracker
 
 LOOPS = {metric.name for metric in OF_THE_LOOP}
-"""Names of the metrics that the loop logs in every run; any others come from the task's own update."""
+"""Names of the metrics that the loop logs in every run. All other metrics come from a task's own update."""
 
 
 class _Display(Progress):
-    """A progress bar with facts below it, in as many columns as fit; none is omitted or cut."""
+    """A progress bar, with facts below it in as many columns as fit. No fact is omitted or cut."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Yield the progress bar and the facts below it."""
@@ -72,7 +72,7 @@ class ConsoleTracker(Tracker):
         return "  ".join([*self._loss(values), *map(" ".join, self._described.headlines(beside))])
 
     def _loss(self, values: Mapping[str, float]) -> list[str]:
-        """Format the loss; return [] if the values contain none."""
+        """Format the loss; return [] if `values` contains no loss."""
         return [f"loss {self._described['loss'].text(values['loss'])}"] if "loss" in values else []
 
     def _log_training(self, row: Row) -> None:

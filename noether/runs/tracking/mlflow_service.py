@@ -13,7 +13,7 @@ from noether.runs.tracking.services import RunFacts
 LONGEST_PARAMETER = 500
 """Longest value of a parameter in characters; MLflow refuses more than 6,000, and nobody reads more than a line."""
 ENTRIES_AT_ONCE = 100
-"""Parameters or tags in one call: MLflow's limit."""
+"""Number of parameters or tags in one call, which MLflow limits."""
 STATUS = {"done": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
@@ -24,7 +24,7 @@ class MlflowService:
         """Create the MLflow run, or resume it by its id."""
         uri = os.environ.get("MLFLOW_TRACKING_URI") or (facts.folder.resolve().parent / "mlruns").as_uri()
         if uri.startswith("file:") or ":" not in uri:  # A folder, given as a URL or a path.
-            # Recent versions of MLflow write to a folder only if this is set; a node has no server.
+            # Recent versions of MLflow write to a folder only if this is set. Nodes have no MLflow server.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         self._client = MlflowClient(uri)
         self._shown: dict[str, int] = {}
@@ -39,7 +39,7 @@ class MlflowService:
             self._run = str(self._client.create_run(where, run_name=facts.run_id).info.run_id)
         asked = {key: str(value)[:LONGEST_PARAMETER] for key, value in flat(facts.settings) if value != {}}
         known = self._client.get_run(self._run).data
-        # A parameter cannot change: a setting that has changed since becomes a tag of the same name.
+        # MLflow parameters cannot change, so a changed setting of a resumed run becomes a tag of the same name.
         shown = {**known.params, **known.tags}
         tags = [RunTag(key, value) for key, value in asked.items() if shown.get(key, value) != value]
         tags.append(RunTag("noether.folder", str(facts.folder)))
@@ -50,8 +50,8 @@ class MlflowService:
         return self._run
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:
-        """Log the numbers at an update; skip updates that an earlier, killed attempt has already logged."""
-        # MLflow allows letters, digits and _-./ : in a name; one bad name makes it refuse the whole call.
+        """Log the metrics of an update; skip any that an earlier attempt has logged for this or a later update."""
+        # MLflow allows letters, digits and _-./ : in a name, and refuses the whole call if one name is wrong.
         named = {re.sub(r"[^/\w.\- :]", "_", re.sub(r"[()]", "", name)): value for name, value in numbers.items()}
         new = [Metric(name, value, 0, update) for name, value in named.items() if update > self._last_shown(name)]
         if new:

@@ -20,17 +20,17 @@ from noether.runs.records import Row, read_record, write_record
 from noether.runs.tracking.tracker import Tracker, logged
 
 HELD_ROWS = 10_000
-"""Most rows that may wait for a slow service; further rows are dropped, with a warning."""
+"""Maximum number of rows that wait for a slow service. Further rows are dropped, with a warning."""
 CLOSE_SECONDS = 30.0
-"""Time that the end of a run waits for a service to take the remaining rows."""
+"""Longest time that a run waits at its end for a service to take the remaining rows."""
 
 
 @dataclass(frozen=True)
 class RunFacts:
     """The facts about a run that a service receives.
 
-    session: the id that the service returned when the run first started, so that a requeued run stays one run there;
-        None at the first start. described: descriptions of the metrics, which are logged as `GROUP/METRIC`.
+    session: the id that the service returned at the run's first start, so that a requeued run remains one run in the
+        service; None at the first start. described: descriptions of the metrics, which are logged as `GROUP/METRIC`.
     weights: the kinds of weights to evaluate, the selected kind first; each has a group, such as `validation (ema)`.
     """
 
@@ -46,13 +46,13 @@ class Service(Protocol):
     """Interface of a service. Its methods may raise any exception; the run continues."""
 
     def open(self, facts: RunFacts) -> str:
-        """Create the run in the service, or resume `facts.session`; return the id to resume it by."""
+        """Create the run in the service, or resume the run `facts.session`; return its id, with which it is resumed."""
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:
-        """Log the numbers of one row."""
+        """Log the metrics of one row."""
 
     def close(self, ended: str) -> None:
-        """Write the remaining rows. `ended`: done, stopped (saved and resumable), failed, lost (to a newer attempt)."""
+        """Write the remaining rows. `ended`: done, stopped (resumable), failed, or lost (a newer attempt took over)."""
 
 
 CLASSES = {
@@ -60,7 +60,7 @@ CLASSES = {
     "mlflow": "noether.runs.tracking.mlflow_service.MlflowService",
 }
 """The class of each name in `noether.config.trainer.SERVICES`."""
-_ONE_AT_A_TIME = threading.Lock()  # Services open concurrently, and share the file of ids.
+_ONE_AT_A_TIME = threading.Lock()  # Services open concurrently, and all write the same file of ids.
 
 
 class ServiceTracker(Tracker):
@@ -91,7 +91,7 @@ class ServiceTracker(Tracker):
             self._warn(f"the tracker {self._name} has failed and gets no more rows: {type(error).__name__}: {error}")
 
     def log(self, row: Row) -> None:
-        """Pass a row's numbers to the thread."""
+        """Pass a row's metrics to the thread."""
         numbers = {f"{group}/{name}": value for group, name, value in logged(row)}
         self._offered += bool(numbers)
         if self._failed or not numbers:
@@ -104,23 +104,23 @@ class ServiceTracker(Tracker):
                 self._warn(f"the tracker {self._name} is slower than the run: rows are dropped")
 
     def close(self) -> None:
-        """Do nothing: no more rows follow, but `end` has yet to report how the run ended."""
+        """Do nothing here: `end` closes the service, because it also reports how the run ended."""
 
     def end(self, ended: str) -> None:
-        """Queue the end and wait for the service to finish, each for at most `CLOSE_SECONDS`."""
+        """Pass `ended` to the thread, then wait for the service to finish; each step takes at most `CLOSE_SECONDS`."""
         if not self._failed:
             with suppress(queue.Full):
                 self._rows.put(ended, timeout=CLOSE_SECONDS)
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
             self._warn(f"the tracker {self._name} is not done after {CLOSE_SECONDS:.0f} s; its last rows may be lost")
-        elif self._taken < self._offered:  # A repeat: the first warning may be hours of output ago.
+        elif self._taken < self._offered:  # Warn again: the first warning may be hours of output ago.
             self._warn(f"the tracker {self._name} took {self._taken} of {self._offered} rows; the run's folder has all")
 
 
 @dataclass
 class Services:
-    """Context manager of a run's services: on exit, tells them how the run ended and repeats `left_out`.
+    """Context manager of a run's services. On exit, it reports to them how the run ended, and repeats `left_out`.
 
     left_out: warnings about services that failed to load. stopped: whether the run stopped before it was complete.
     """
@@ -144,7 +144,7 @@ class Services:
 
 
 def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], None], writer: Writer) -> Services:
-    """Return a tracker for each name; warn, now and at the end, of services that fail to load.
+    """Load the named services, with a tracker each. Warn, now and at the end, of services that fail to load.
 
     facts: the run's facts, without a session. writer: writes the run's ids in the services, if it holds the lease.
     """
@@ -165,5 +165,5 @@ def open_services(names: Sequence[str], facts: RunFacts, warn: Callable[[str], N
 
 
 def sessions(folder: Path) -> dict[str, str]:
-    """Return the run's id in each service, by the service's name, as an earlier attempt stored it."""
+    """Return the run's id in each service, as an earlier attempt stored it, by service name."""
     return {name: str(value) for name, value in read_record(folder / "trackers.json").items()}

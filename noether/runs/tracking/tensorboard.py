@@ -18,12 +18,12 @@ from noether.runs.tracking.tracker import Tracker, logged
 
 
 class TensorBoardFile(Tracker):
-    """Tracker that writes the numbers of each row as scalars over updates.
+    """Tracker that writes the metrics of each row as scalars over updates.
 
-    Each attempt at a run has its own event file. If there are events of an earlier attempt, the new file tells
-    TensorBoard to discard those after the update from which this attempt resumes (all if it starts anew).
-    This does not use the writers of torch or TensorBoard: they queue events, which a kill loses, and their thread ends
-    for good at the first full disk.
+    Each attempt at a run has its own event file. If an earlier attempt wrote events, the new file makes TensorBoard
+    discard the events after the update from which this attempt resumes (all events if it starts anew).
+    The writers of torch and TensorBoard are not used: they lose queued events when the process is killed, and their
+    thread ends for good when the disk is full for the first time.
     """
 
     file: AppendingFile
@@ -43,12 +43,12 @@ class TensorBoardFile(Tracker):
             self._add(Event(wall_time=time.time(), step=start_update + 1, session_log=start))
 
     def log(self, row: Row) -> None:
-        """Write the row's numbers, tagged `training/loss` or `validation (ema)/surface_pressure/mae`."""
+        """Write the row's metrics with tags such as `training/loss` or `validation (ema)/surface_pressure/mae`."""
         if summary := [self._value(f"{group}/{name}", name, value) for group, name, value in logged(row)]:
             self._add(Event(wall_time=time.time(), step=row["update"], summary=Summary(value=summary)))
 
     def _value(self, tag: str, name: str, value: float) -> Summary.Value:
-        """Return a scalar; add the metric's description, which TensorBoard shows, to the first one of each tag."""
+        """Return a scalar. The first scalar of each tag also contains the metric's description for TensorBoard."""
         if tag in self._told:
             return Summary.Value(tag=tag, simple_value=value)
         self._told.add(tag)

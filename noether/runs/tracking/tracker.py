@@ -11,12 +11,12 @@ from noether.runs.records import Row, metrics_of_row, read_metrics, row_line, ro
 
 
 def group_name(split: str, weights: str) -> str:
-    """Return the group name of metrics by split and weights (if any): training, validation (ema)."""
+    """Return the group name for metrics of a split and, if given, of weights: training, validation (ema)."""
     return f"{split} ({weights})" if weights else split
 
 
 def logged(row: Row) -> list[tuple[str, str, float]]:
-    """Return the group, name and value of each metric that is not None; [] for rows that hold no metrics."""
+    """Return the group, name and value of each metric in a row that is not None; [] if the row contains none."""
     if row["kind"] not in ("training", "evaluation", "epoch"):
         return []
     split, weights, values = metrics_of_row(row)
@@ -34,7 +34,7 @@ class Tracker:
         raise NotImplementedError
 
     def advance(self, update: int) -> None:
-        """Note that an update was made. Called after every update, so it must be cheap."""
+        """Record that an update was made. This must be cheap, because it is called after every update."""
 
     def sync(self) -> None:
         """Wait until every row is on disk; the checkpoint-writing thread calls this."""
@@ -47,7 +47,7 @@ class Tracker:
             self.file.close()
 
     def discard(self) -> None:
-        """Close without writing anything more, if the tracker can."""
+        """Close, if possible without writing anything more."""
         if self.file is not None:
             self.file.discard()
         else:
@@ -72,7 +72,7 @@ class Trackers:
 
     def log(self, row: Row) -> None:
         """Pass a row to each tracker."""
-        with suppress(OSError):  # If it cannot be checked now, it is checked again before the next row.
+        with suppress(OSError):  # If the check fails now, it is repeated before the next row.
             self._check()
         for number, tracker in enumerate(self._trackers):
             try:
@@ -80,7 +80,7 @@ class Trackers:
             except OSError as error:
                 if number not in self._failing:
                     self._failing.add(number)
-                    self._warn(f"rows are held back: {type(tracker).__name__} cannot write: {error.strerror}")
+                    self._warn(f"rows are held back, because {type(tracker).__name__} cannot write: {error.strerror}")
             else:
                 self._failing.discard(number)
 
@@ -90,7 +90,7 @@ class Trackers:
             tracker.advance(update)
 
     def sync(self) -> None:
-        """Wait until every row so far is on disk. OSError: one cannot be written."""
+        """Wait until every row so far is on disk. OSError: a row cannot be written."""
         self._check()  # `sync` may write rows that were held back.
         for tracker in self._trackers:
             tracker.sync()
@@ -103,7 +103,7 @@ class Trackers:
             self._close()
 
     def _close(self) -> None:
-        """Close each tracker; if a newer attempt owns the run, drop the rows not written yet."""
+        """Close each tracker. If a newer attempt owns the run, drop the rows that are not written yet."""
         try:
             with suppress(OSError):
                 self._check()
@@ -119,14 +119,14 @@ class Trackers:
 
 
 UNCOUNTED = ("checkpoint", "time_use")
-"""Kinds of rows written after the checkpoint of their update, and so not in the number of rows that it stores."""
+"""Kinds of rows that are written after their update's checkpoint, so that the checkpoint's row count excludes them."""
 
 
 class MetricsFile(Tracker):
     """Tracker that appends rows to metrics.jsonl.
 
     A resumed run first drops the rows after the update from which it resumes, because it will log them again. Each
-    attempt writes a new file, so that anything that an earlier attempt still appends goes to the old one.
+    attempt writes a new file, so that anything that an earlier attempt still appends goes to the old file.
     """
 
     file: AppendingFile
@@ -140,22 +140,22 @@ class MetricsFile(Tracker):
         *,
         rows: int = 0,
     ) -> None:
-        """Open a run's history up to `start_update`, which should hold `rows` rows, not counting `UNCOUNTED` kinds.
+        """Open a run's history and keep its rows up to `start_update`, `rows` of them without the `UNCOUNTED` kinds.
 
-        warn: receives warnings of unreadable or missing rows, and of a file that is removed during the run.
+        warn: receives a warning if rows are unreadable or missing, or if the file is removed during the run.
         """
         kept = [row for row in read_metrics(path, warn) if row["update"] <= start_update]
         self._saved = {row["update"] for row in kept if row["kind"] == "checkpoint"}
         missing = rows - sum(row["kind"] not in UNCOUNTED for row in kept)
         if missing > 0:
-            warn(f"{path} has lost {missing} of its {rows} rows up to update {start_update}; the run continues without")
+            warn(f"{path} has lost {missing} of its {rows} rows up to update {start_update}; the run continues")
         write_whole(path, rows_text(kept), writer)
         self.file = AppendingFile(path, writer, warn)
 
     def log(self, row: Row) -> None:
         """Write one row with its time in seconds since the epoch.
 
-        Skip the second row of a checkpoint that was rewritten after a stop had cut its evaluation short.
+        Skip the row of a checkpoint that already has one: it was rewritten after a stop had cut its evaluation short.
         """
         if row["kind"] == "checkpoint":
             if row["update"] in self._saved:

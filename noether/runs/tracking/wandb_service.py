@@ -10,7 +10,7 @@ from noether.runs.tracking.tracker import group_name
 
 
 class WandbService:
-    """Service that logs to wandb. Its environment variables set project, entity, mode etc. (WANDB_PROJECT, …)."""
+    """Service that logs to wandb. Environment variables (WANDB_PROJECT, …) set project, entity, mode and so on."""
 
     def open(self, facts: RunFacts) -> str:
         """Create the W&B run, or resume it by its id; `wandb sync` joins the parts of an offline run."""
@@ -36,7 +36,7 @@ class WandbService:
         return str(self._run.id)
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:
-        """Log the numbers at an update."""
+        """Log the metrics of an update."""
         self._run.log({**numbers, "update": update})
 
     def close(self, ended: str) -> None:

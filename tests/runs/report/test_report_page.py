@@ -285,7 +285,7 @@ def classification(run: ReportedRun) -> ReportedRun:
 UNUSUAL = {
     no_lift: [("scalars", "The task derives no scalar from its fields.")],
     truth_by_integration: [("scalars", "Lift coefficient")],
-    no_validation: [("curves", "No validation split was evaluated: the loss is the training loss alone."),
+    no_validation: [("curves", "No validation split was evaluated, so only the training loss is shown."),
                     ("curves", "Not drawn: no validation split was evaluated.")],
     resumed: [("plan", "restarts2")],
     null_metrics: [("", "The error of the surface pressure and volume velocity is not finite."),

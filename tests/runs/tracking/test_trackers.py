@@ -120,7 +120,7 @@ def test_rows_that_the_disk_refuses_are_held_back_told_of_once_and_written_later
     trackers.log(training(6))
     trackers.sync()
     assert [row["update"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [2, 4, 6]
-    assert warnings == ["rows are held back: MetricsFile cannot write: No space left on device"]
+    assert warnings == ["rows are held back, because MetricsFile cannot write: No space left on device"]
 
 
 @pytest.mark.parametrize("ends_by", [None, OSError(5, "a rank is gone")], ids=["by-itself", "with-another-failure"])
