@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The image's only program: python-fire over the table of commands in `noether/cli/commands.py`.
+"""The image's only program. It runs the commands that `noether/cli/commands.py` lists, by means of python-fire.
 
-Installed or linked under a command's name, it runs that command; under any other name it is `noether`.
+Installed or linked under the name of a command, it runs that command; under any other name, it acts as `noether`.
 """
 
 from noether.cli.entry import main

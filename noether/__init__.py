@@ -16,7 +16,7 @@ __all__ = ["RequestError", "RunEnded", "SubmittedJob", "join", "load_run", "plan
 
 
 def __getattr__(name: str) -> Any:
-    # Imported here: the commands that plan and refuse must not load torch.
+    # Imported on first use, because commands that only plan or refuse a run must not load torch.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from noether.cli import python

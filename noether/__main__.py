@@ -1,4 +1,4 @@
-"""`python -m noether` is `noether`."""
+"""Makes `python -m noether` run the command `noether`."""
 
 from noether.cli import main
 

@@ -1,7 +1,7 @@
 """The built-in kinds of data sets, models and tasks, one line each, and the hooks of the physics wing.
 
 A user's own class is built the same way: a setting gives its dotted path (`my_package.MyModel`) in place of a kind.
-Modules are named and not imported, so that reading settings does not load torch.
+Modules are only named, not imported, so that reading settings does not load torch.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from noether.common.dotted_path import load_object
 
 
 class Kind(NamedTuple):
-    """One kind: the names, within a wing, of its settings' section and its code (a DataSource, a model or a task)."""
+    """A kind: its wing, and the names in that wing of its settings class and its code (DataSource, model or task)."""
 
     wing: str
     settings: str
@@ -47,21 +47,21 @@ HOOKS: Mapping[str, str] = {
     "baselines": f"{PHYSICS}.fields.baselines.score_baselines",
     "case files": f"{PHYSICS}.predict.vtk_output.write_case_files",
 }
-"""Functions of physics called by other wings: the recipe for batch and length; an evaluation's baselines and files."""
+"""The functions of physics that other wings call: the recipe for batch and length, baselines, and case files."""
 
 
 def code_of(section: str) -> dict[str, str]:
-    """Return the dotted path of each kind's code."""
+    """Return {kind: dotted path of its code} for a section of the settings."""
     return {kind: f"{own.wing}.{own.code}" for kind, own in KINDS[section].items()}
 
 
 def settings_of(section: str) -> dict[str, Any]:
-    """Return the class of each kind's section of settings."""
+    """Return {kind: class of its settings} for a section of the settings."""
     paths = {kind: f"{own.wing}.settings.{own.settings}" for kind, own in KINDS[section].items()}
     return {kind: load_object(kind, f"{section}.kind", paths) for kind in paths}
 
 
 def hook(name: str) -> Callable[..., Any]:
-    """Return a function of `HOOKS`."""
+    """Return the function with this name in `HOOKS`."""
     found: Callable[..., Any] = load_object(name, name, HOOKS)
     return found

@@ -216,7 +216,7 @@ class CheckpointWriter:
             f"the last checkpoint cannot be written to {self.folder}\n"
             f"  seen      {error.strerror or error}\n"
             f"  expected  {size_text(self._size)} of free space on a writable disk\n"
-            f"  fix       make room, then {continue_line(self.folder.parent)}; {reached}"
+            f"  fix       free disk space, then {continue_line(self.folder.parent)}; {reached}"
         )
 
     def _serve(self) -> None:

@@ -16,20 +16,20 @@ from noether.common.numbers import strict_json
 from noether.common.safe_open import create_plain, open_to_append, refuse_strangers_link
 
 ASIDE = ".replaced"
-"""Suffix of a folder that was moved aside for a new one, see `Writer.publish`."""
+"""Suffix of an old folder that `Writer.publish` moved aside before it renamed the new one."""
 
 
 class Writer:
-    """Publish finished files and folders by renaming them, and remove them. This base class never refuses.
+    """Gives finished files and folders their final names, and removes files and folders. This base class never refuses.
 
-    The lease of a run (`noether.runs.lease`) is a Writer that first checks whether its attempt may still write.
+    The lease of a run (`noether.runs.lease`) is a Writer that first checks whether the run's attempt may still write.
     """
 
     def check(self) -> None:
-        """Return if this process may write, else raise an error that gives the reason."""
+        """Raise an error that gives the reason if this process may not write."""
 
     def partial(self, path: Path) -> Path:
-        """Return an unguessable temporary path beside `path` to write to before publishing; create the folder."""
+        """Return an unguessable path beside `path` for a temporary file; create the parent folder if it is missing."""
         path.parent.mkdir(parents=True, exist_ok=True)
         refuse_strangers_link(path.parent)
         return _beside(path)
@@ -37,8 +37,8 @@ class Writer:
     def publish(self, partial: Path, path: Path) -> None:
         """Rename `partial` to `path`, replacing a file by a file or a folder by a folder.
 
-        Folders swap names atomically. If the file system cannot do that (NFS), a kill between two renames leaves the
-        old folder under a name that ends with ASIDE.
+        A folder swaps names with the folder that it replaces, atomically. If the file system cannot swap names (NFS),
+        two renames are made instead; a kill between them leaves the old folder under a name that ends with ASIDE.
 
         OSError: the disk refuses; `path` is unchanged.
         """
@@ -58,7 +58,7 @@ class Writer:
         shutil.rmtree(aside, ignore_errors=True)
 
     def drop(self, path: Path) -> None:
-        """Remove a file or a folder. An interrupted removal leaves nothing under the name.
+        """Remove a file or a folder. It is renamed first, so that an interrupted removal leaves nothing at `path`.
 
         OSError: the disk refuses; `path` is unchanged.
         """
@@ -105,11 +105,11 @@ def write_whole(path: Path, text: str, writer: Writer = UNFENCED) -> None:
 def written_whole(path: Path, writer: Writer = UNFENCED) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces `path` when closed, so that readers see the old file or the new one.
 
-    Creates the file's folder.
+    The file's folder is created if it is missing.
 
     Raises:
         OSError: the disk refuses; the old file is unchanged, and no temporary file is left.
-        NoetherError: `writer` may no longer write; the old file is unchanged too.
+        NoetherError: `writer` may no longer write; the old file is unchanged.
     """
     partial = writer.partial(path)
     try:
@@ -120,20 +120,20 @@ def written_whole(path: Path, writer: Writer = UNFENCED) -> Iterator[BinaryIO]:
         writer.publish(partial, path)
     except Exception as error:
         with suppress(OSError):
-            partial.unlink()  # On a full disk, other writes need these bytes.
+            partial.unlink()  # On a full disk, other writes need the space.
         if isinstance(error, OSError):
             say_if_forbidden(writer)
         raise
 
 
 def say_if_forbidden(writer: Writer) -> None:
-    """Raise `writer`'s own refusal if it has one: it explains an OSError better than a missing folder does."""
+    """Raise the error of `writer.check()`, if there is one: it explains a failed write better than an OSError does."""
     with suppress(OSError):
         writer.check()
 
 
 def flush(path: Path) -> None:
-    """Flush a file, or a folder's entries, to the disk: otherwise a power cut may leave an empty file of that name."""
+    """Flush a file, or a folder's entries, to the disk, because a power cut could otherwise leave an empty file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -142,7 +142,7 @@ def flush(path: Path) -> None:
 
 
 ELSEWHERE = "output_path=FOLDER"
-"""The setting that a training command changes if the disk refuses its run folder."""
+"""The setting by which a training command gets another run folder if the disk refuses its run folder."""
 
 
 class DiskRefusal(RequestError):
@@ -156,37 +156,37 @@ DISK_ERRNOS = frozenset(
         *(errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ETXTBSY),
     )
 )
-"""Error numbers of a disk or file server that cannot serve a request now; never a mistake in the program."""
+"""The errno values of a disk or file server that cannot serve a request now; a mistake in the program gives others."""
 
 
 @contextmanager
 def refusals_told(
     folder: Path, errnos: Container[int | None] | None = None, *, elsewhere: str = ELSEWHERE
 ) -> Iterator[None]:
-    """Turn an OSError from a required read or write in a run folder into DiskRefusal, or only those in `errnos`."""
+    """Turn an OSError in a block that uses a run folder into DiskRefusal; `errnos` limits this to some errno values."""
     try:
         yield
     except OSError as error:
         named = error.filename is not None and not str(error.filename).startswith(os.fspath(folder))
         if errnos is not None and (named or error.errno not in errnos):
-            raise  # It concerns another disk, such as that of the data.
+            raise  # It may concern another disk, such as the one that holds the data.
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise DiskRefusal("disk-refused", f"cannot write to {folder}",
                           seen=f"{error.strerror} ({error.filename or folder})",
-                          expected="a writable folder" + (", on a disk with room" if is_full else ""),
-                          fix=f"make room, or {elsewhere}" if is_full else elsewhere,
+                          expected="a writable folder" + (", on a disk with free space" if is_full else ""),
+                          fix=f"free disk space, or {elsewhere}" if is_full else elsewhere,
                           mount="" if is_full else str(folder.absolute().parent)) from None  # fmt: skip
 
 
 MOST_HELD_BACK = 64 * 2**20
-"""Largest number of bytes kept in memory while the disk refuses writes; later records are lost, with a warning."""
+"""The maximum number of bytes kept in memory while the disk refuses writes; records beyond it are lost."""
 
 
 class AppendingFile:
-    """Append records immediately; hold back those that the disk refuses, and write them before the next record.
+    """Appends records at once; keeps records that the disk refuses in memory, and writes them before the next record.
 
     No record is cut or duplicated. If the file was replaced, appending continues in the new file; if it was removed,
-    it is rewritten from the open descriptor. In both cases it first checks `writer`, and calls `warn`.
+    it is rewritten from the open descriptor. In both cases, `writer.check` and `warn` are called.
     """
 
     def __init__(self, path: Path, writer: Writer = UNFENCED, warn: Callable[[str], None] = lambda text: None) -> None:
@@ -204,7 +204,7 @@ class AppendingFile:
         """Append one record.
 
         Raises:
-            OSError: the disk did not accept all of it; the rest is kept and written with the next record.
+            OSError: the disk did not accept the whole record; the rest is kept, and written before the next record.
             NoetherError: `writer` may no longer write.
         """
         with self._lock:
@@ -213,7 +213,7 @@ class AppendingFile:
             self._write()
 
     def sync(self) -> None:
-        """Wait until everything appended is on the disk. Raises the errors of `append`."""
+        """Wait until all appended records are on the disk. This raises the same errors as `append`."""
         with self._lock:
             self._write()
             os.fsync(self._descriptor)
@@ -233,13 +233,13 @@ class AppendingFile:
             self._close()
 
     def _close(self) -> None:
-        # The descriptor may soon belong to another file, while a thread delayed by a slow disk still wants to flush it.
+        # Its number may soon belong to another file, which a thread delayed by a slow disk must not flush.
         descriptor, self._descriptor = self._descriptor, -1
         os.close(descriptor)
 
     def _write(self) -> None:
         self._follow_name()
-        if self._refused:  # A newer attempt may have started since the disk refused these records.
+        if self._refused:  # Another attempt may have started since the disk refused these records.
             self._writer.check()
         self._refused = bool(self._held_back)
         while self._held_back:
@@ -247,7 +247,7 @@ class AppendingFile:
         self._refused = False
 
     def _follow_name(self) -> None:
-        """Reopen the file if its name now belongs to another file, or to none."""
+        """Reopen the file if another file now has its name, or no file has it."""
         own = os.fstat(self._descriptor)
         try:
             named = os.lstat(self.path)

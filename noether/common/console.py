@@ -21,7 +21,7 @@ _MPI_STARTERS = ("mpirun", "mpiexec", "orterun", "prterun", "orted", "prted")
 
 
 class _Terminal(RichConsole):
-    """A terminal or pipe whose reader may leave (`noether train | head`); all output passes through `shown_text`."""
+    """A terminal, or a pipe whose reader may exit early (`noether train | head`); `shown_text` escapes all output."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
@@ -31,7 +31,7 @@ class _Terminal(RichConsole):
         self.quiet = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
         with suppress(OSError, ValueError):
-            os.dup2(nowhere, self.file.fileno())  # Also for code that prints without this class, and the last flush.
+            os.dup2(nowhere, self.file.fileno())  # Also silences prints from elsewhere, and the flush at exit.
         os.close(nowhere)
 
 
@@ -71,9 +71,9 @@ def _is_piped_by_mpirun() -> bool:
     """Return whether the terminal is mpirun's own pseudo-terminal while mpirun itself writes to a file or a pipe."""
     if "OMPI_COMM_WORLD_SIZE" not in os.environ and "PMI_SIZE" not in os.environ:
         return False
-    # A rank may have been forked by a parent process, whose terminal is mpirun's too.
+    # The parent may be a process of noether that forked this rank, so search all ancestors for mpirun.
     starter = next((pid for pid, name in ancestors() if name in _MPI_STARTERS), None)
     try:
         return starter is None or not os.readlink(f"/proc/{starter}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
-    except OSError:  # A daemon of another user.
+    except OSError:  # It is a daemon of another user.
         return True

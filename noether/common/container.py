@@ -10,8 +10,8 @@ from noether.common.errors import NoetherError, RequestError
 from noether.common.process_defaults import IMAGE_RECORD
 
 NEVER_MOUNTED = ("", "bin", "boot", "dev", "etc", "lib", "lib64", "proc", "sbin", "sys", "usr", "work")
-"""First parts of paths that no fix offers to mount: the host's root ("") and system folders, and the image's own
-folder, to which a folder of the user is already mounted."""
+"""First components of paths that no fix offers to mount: the host's root (""), system folders, and the image's own
+folder `work`, on which a folder of the user is already mounted."""
 
 
 def container_engine(environ: Mapping[str, str], root: Path = Path("/")) -> str:
@@ -24,12 +24,12 @@ def container_engine(environ: Mapping[str, str], root: Path = Path("/")) -> str:
 
 
 def image_engine(environ: Mapping[str, str]) -> str:
-    """Return the engine if this is a container of the project's image, else "". Commands differ only there."""
+    """Return the container engine if this process runs in the project's image, else "". Only there commands differ."""
     return container_engine(environ) if IMAGE_RECORD.exists() else ""
 
 
 def container_line(engine: str, environ: Mapping[str, str], option: str) -> str:
-    """Return the line that starts this container with one more option (docker run --gpus all …); "" outside."""
+    """Return the command that starts this container with a further option (docker run --gpus all …); "" outside."""
     if not engine:
         return ""
     if engine != "apptainer":
@@ -39,16 +39,16 @@ def container_line(engine: str, environ: Mapping[str, str], option: str) -> str:
 
 
 def program_line(engine: str, words: Sequence[str]) -> str:
-    """Return the line that runs a program of the image other than its entrypoint: `bash -c …`."""
+    """Return the command that runs another program of the image than its entrypoint, such as `bash -c …`."""
     if engine == "apptainer":
         return f"apptainer exec IMAGE.sif {shlex.join(words)}"
     return f"{engine} run --entrypoint {words[0]} … IMAGE {shlex.join(words[1:])}".rstrip()
 
 
 def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, str]) -> str:
-    """Return a fix as typed outside this container, preceded by the mount that it needs, if any.
+    """Rewrite a fix so that it can be typed outside this container; a line before it mounts `mount`, if given.
 
-    `mount` is a path that the container may lack or its user may not write to; `engine` is from `container_engine`.
+    `mount` is a path that may be missing in the container or closed to its user; `engine` is from `container_engine`.
     """
     if not engine:
         return fix
@@ -64,13 +64,13 @@ def fix_in_container(fix: str, mount: str, engine: str, environ: Mapping[str, st
             return fix
         given = f"apptainer exec --bind {mount} {image} …      (a container sees only what is bound into it)"
     else:
-        volume, what = (f"-v {mount}:{mount} ", ", with the folder") if offered else ("", "")
-        given = f'{engine} run --user "$(id -u):$(id -g)" {volume}…      (as its owner{what})'
+        volume, what = (f"-v {mount}:{mount} ", ", and mounts the folder") if offered else ("", "")
+        given = f'{engine} run --user "$(id -u):$(id -g)" {volume}…      (runs as you{what})'
     return f"{given}\n{fix}" if fix else given
 
 
 def fix_for_container(error: NoetherError) -> NoetherError:
-    """In a container of the project's image, rewrite the fix to be typed outside it; elsewhere, return it unchanged."""
+    """Return an error; in the project's image, rewrite its fix so that it can be typed outside the container."""
     engine = image_engine(os.environ)
     if not engine or not isinstance(error, RequestError):
         return error

@@ -1,4 +1,4 @@
-"""Count the CPUs that this process may use, and divide them among ranks as threads (for plan, run and doctor)."""
+"""Count the CPUs that this process may use, and divide them among the threads of its ranks."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from noether.common.numbers import counted, whole_number
 
 @dataclass(frozen=True)
 class UsableCpus:
-    """The CPUs of this process's affinity, the machine's number of CPUs, and the cgroups' quota (None: no quota)."""
+    """The CPUs in this process's affinity, the CPU count of the machine, and the cgroup quota (None: no quota)."""
 
     allowed: tuple[int, ...]
     machine: int
@@ -29,7 +29,7 @@ class UsableCpus:
 
 @dataclass(frozen=True)
 class CpuShare:
-    """The number of threads for each rank of this process, the CPUs they use, and the reason for the number."""
+    """The thread count of each rank of this process, the CPUs for its threads, and the reason for the count."""
 
     threads: int
     cpus: tuple[int, ...]
@@ -38,7 +38,7 @@ class CpuShare:
 
 
 def read_cpus() -> UsableCpus:
-    """Return the CPUs of this process. On systems without affinity or cgroups, nothing limits them."""
+    """Return the CPUs that this process may use: all CPUs on a system without affinity and cgroups."""
     machine = os.cpu_count() or 1
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(machine)
     return UsableCpus(tuple(sorted(allowed)), machine, cpu_quota())
@@ -66,10 +66,10 @@ def _quota_of_group(group: Path) -> float | None:
 
 
 def own_groups(controller: str, root: Path = Path("/")) -> Iterator[Path]:
-    """Yield the folder of this process's cgroup for a controller ("cpu", "pids"), then those of all its ancestors.
+    """Yield the folder of this process's cgroup for a controller ("cpu", "pids"), then the folder of each ancestor.
 
-    A container sees its own group at the root of the mount, whatever path /proc/self/cgroup shows, so some of the
-    folders may not exist.
+    Some of the folders may not exist: in a container, the cgroup of the process lies at the root of the mount, whatever
+    path /proc/self/cgroup shows.
     """
     lines: list[str] = []
     with suppress(OSError):
@@ -87,7 +87,7 @@ def own_groups(controller: str, root: Path = Path("/")) -> Iterator[Path]:
 
 
 def number_in(path: Path, prefix: str = "") -> int | None:
-    """Return the whole number in a file of the kernel, after an optional prefix; None if there is none."""
+    """Return the whole number that a kernel file contains after `prefix`; None if it contains none."""
     with suppress(OSError, ValueError):
         return int(path.read_text().removeprefix(prefix))
     return None
@@ -98,10 +98,10 @@ def share_cpus(cpus: UsableCpus, environ: Mapping[str, str], ranks: int, ranks_o
 
     All ranks of the node share the quota. They share the cores too, unless a scheduler gave each task its own cores.
 
-    RequestError: OMP_NUM_THREADS is not a number of threads.
+    RequestError: OMP_NUM_THREADS is not a whole number from 1 to 65,535.
     """
     name = "OMP_NUM_THREADS"
-    if first := environ.get(name, "").partition(",")[0].strip():  # One number for each level of nesting.
+    if first := environ.get(name, "").partition(",")[0].strip():  # It may list one number per level of nesting.
         asked = whole_number({name: first}, name, 1, 65_535)
         return CpuShare(asked, cpus.allowed, cpus.quota, f"{name}={environ[name]}")
     sharing = ranks if len(cpus.allowed) < cpus.machine else ranks_on_node
@@ -113,9 +113,9 @@ def share_cpus(cpus: UsableCpus, environ: Mapping[str, str], ranks: int, ranks_o
 
 
 def cpus_near(pci_address: str, root: Path = Path("/")) -> set[int]:
-    """Return the CPUs of a PCI device's NUMA node ("0000:dc:00.0"); an empty set if the system names no node."""
+    """Return the CPUs of the NUMA node of a PCI device (such as "0000:dc:00.0"); an empty set if it is unknown."""
     node = number_in(root / f"sys/bus/pci/devices/{pci_address}/numa_node")
-    if node is None or node < 0:  # -1: the machine has one node, or its firmware does not say.
+    if node is None or node < 0:  # -1: the machine has one node, or its firmware names none.
         return set()
     with suppress(OSError, ValueError):
         ranges = (root / f"sys/devices/system/node/node{node}/cpulist").read_text().strip().split(",")
@@ -125,9 +125,9 @@ def cpus_near(pci_address: str, root: Path = Path("/")) -> set[int]:
 
 
 def stay_on(cpus: Iterable[int], threads: int) -> tuple[int, ...] | None:
-    """Bind every thread of this process to those of `cpus` that it may use, and return them.
+    """Bind every thread of this process to the CPUs in `cpus` that the process may use, and return these CPUs.
 
-    If these are fewer than `threads`, or already all the CPUs that it may use, change nothing and return None.
+    If they are fewer than `threads`, or all the CPUs that the process may use, change nothing and return None.
     """
     allowed = os.sched_getaffinity(0)
     near = allowed & set(cpus)

@@ -1,4 +1,4 @@
-"""Turn a name in the settings into an object: built-in kinds by short name, user code only if it has been granted."""
+"""Turn a name in the settings into an object: a built-in kind has a short name; user code must have been granted."""
 
 import importlib
 import importlib.util
@@ -20,7 +20,7 @@ LISTS = ("trainer.callbacks", "tracker.services")
 
 
 class GrantedCode(frozenset[str]):
-    """Dotted paths that may be imported; `folder` is searched first ("": the working directory)."""
+    """The dotted paths that may be imported. The folder `folder` is searched first ("": the working directory)."""
 
     folder = ""
 
@@ -30,9 +30,9 @@ _GRANTED: ContextVar[GrantedCode] = ContextVar("granted", default=GrantedCode())
 
 @contextmanager
 def code_granted(paths: Iterable[str]) -> Iterator[None]:
-    """Let the block import these dotted paths and no others; a new thread starts with nothing granted.
+    """Allow the block to import the dotted paths `paths` and no others. A new thread may import no dotted path.
 
-    Training grants the paths in its settings; an evaluation grants those that `noether.runs.trust` approved.
+    Training grants the paths in its settings; an evaluation grants the paths that `noether.runs.trust` approved.
     """
     before = _GRANTED.set(paths if isinstance(paths, GrantedCode) else GrantedCode(paths))
     try:
@@ -42,13 +42,13 @@ def code_granted(paths: Iterable[str]) -> Iterator[None]:
 
 
 def load_object(name: str, setting: str, registry: Mapping[str, str] | None = None, base: type | None = None) -> Any:
-    """Return the object that a setting names: an entry of `registry`, or a dotted path, searched in its folder first.
+    """Return the object that a setting names by an entry of `registry` or by a dotted path.
 
-    A dotted path must have been granted. `base`, the class to derive from, is used in the error only.
+    A dotted path must have been granted. `base`, the class to derive from, only helps an error to suggest names.
 
     Raises:
-        RequestError: the name is not a dotted path or was not granted; the module is missing, shadowed, lacks the
-            name or imports a missing module; or importing it raises: the error shows the lines that raise.
+        RequestError: the name is not a dotted path or was not granted; its module is missing, shadowed or lacks the
+            name; or the import raises an exception, whose lines the error shows.
     """
     path = (registry or {}).get(name, name)
     if name not in (registry or {}):
@@ -74,7 +74,7 @@ def load_object(name: str, setting: str, registry: Mapping[str, str] | None = No
 
 
 def defined_in(module: ModuleType, base: type | None = None) -> list[str]:
-    """Return the names that a module or its submodules define: subclasses of `base`, or all classes and functions."""
+    """Return the names of the subclasses of `base`, or of all classes and functions, that a module itself defines."""
     found = []
     for name, value in vars(module).items():
         place = getattr(value, "__module__", None) or ""
@@ -93,19 +93,19 @@ def _check_granted(path: str, setting: str) -> None:
     if path not in _GRANTED.get():
         raise RequestError("untrusted-code", f"{setting} names code that would run with your rights",
                            seen=f"{setting}={path}, in settings that are not known to be yours",
-                           expected="a name of noether's, or settings that you wrote or have reviewed",
+                           expected="a built-in name, or settings that you wrote or have reviewed",
                            fix="--trust, or trust=True in Python      (after reading the settings)")  # fmt: skip
 
 
 def _look_first(folder: str) -> None:
-    """Put a folder first on sys.path, for the user's code only: noether's own code is not searched for there."""
-    # Permanently: loader workers that unpickle a user's class inherit this process's sys.path.
+    """Put a folder first on sys.path. Only for a user's code: noether's own code must not be searched for there."""
+    # The folder stays there, because loader workers inherit sys.path and need it to unpickle a user's class.
     if folder not in sys.path and not ("" in sys.path and folder == os.getcwd()):
         sys.path.insert(0, folder)
 
 
 def _check_place(module: ModuleType, folder: str) -> None:
-    """Refuse a module that exists in the granted folder but was already imported from another one."""
+    """Refuse a module that exists in the granted folder but was already imported from another folder."""
     file, place = getattr(module, "__file__", None), os.path.join(folder, *module.__name__.split(".")) + ".py"
     if folder and file and os.path.exists(place) and not os.path.samefile(place, file):
         raise RequestError("module-of-another-folder", f"{module.__name__} was imported from another folder",
@@ -125,13 +125,13 @@ def _import(module_name: str, path: str, setting: str) -> Any:
                 "no-such-module", f"no module named {missing}",
                 seen=f"{setting}={path}, working directory {os.getcwd()}",
                 expected=f"{missing} in the working directory, or installed",
-                fix=f"start from the directory that holds {missing.split('.')[0]}, or change {setting}=",
+                fix=f"start from the directory that contains {missing.split('.')[0]}, or change {setting}=",
             ) from error  # fmt: skip
         frames = traceback.extract_tb(error.__traceback__)
         own = [one for one in frames if one.filename != __file__ and "importlib" not in one.filename]
         said = traceback.format_list(own[-3:]) + traceback.format_exception_only(error)
         raise RequestError("import-raises", f"{module_name} cannot be imported: {said[-1].strip()}",
                            seen=f"{setting}={path}\n" + "".join(said[:-1]).rstrip(),
-                           expected="a module that can be imported here, with everything that it imports",
-                           fix=f"{f'install {missing}' if missing else 'change what that line says'}, "
+                           expected="a module that can be imported here, as can every module that it imports",
+                           fix=f"{f'install {missing}' if missing else 'correct the last line shown'}, "
                            f"or change {setting}=") from error  # fmt: skip

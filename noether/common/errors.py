@@ -1,4 +1,4 @@
-"""Errors as users read them: what was seen, what was expected, and the line to change."""
+"""Errors as users read them: the value seen, the value expected, and the line to change."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ class ExitCode(IntEnum):
     LATE = 69
     """Not all ranks arrived before the time-out: the same request may succeed later (EX_UNAVAILABLE of sysexits.h)."""
     CHECKPOINTED = 75
-    """Stopped early with everything saved: run the same command again (EX_TEMPFAIL of sysexits.h)."""
+    """The run stopped early and saved everything; the same command resumes it (EX_TEMPFAIL of sysexits.h)."""
 
 
 def signal_code(number: int) -> int:
@@ -61,15 +61,15 @@ class RequestError(NoetherError):
         return {name: getattr(self, name) for name in ("code", "summary", "seen", "expected", "fix", "mount")}
 
     def __reduce__(self) -> tuple[type["RequestError"], tuple[str, str], dict[str, str]]:
-        # Workers raise it and their launcher prints it: exceptions with keyword arguments need this to pickle.
+        # A worker pickles the error for its launcher; an exception with keyword arguments needs this method for that.
         return (type(self), (self.code, self.summary), {**self.__dict__, "args": self.args})
 
 
 class SettingError(RequestError, ValueError):
-    """A setting rejected by its section. Because it is a ValueError, pydantic collects it with the other mistakes.
+    """A setting that its section refuses. As the error is a ValueError, pydantic collects it with other mistakes.
 
-    `setting` is its name within the section ("": the setting being checked), `problem` the rest of the summary after
-    the name, `value` the value given, `instead` the value to write; `parts` are those of RequestError.
+    `setting` is the setting's name in the section ("" for the setting being checked). The summary consists of the name,
+    `=value` and `problem`. `instead` is the value to write; `parts` are further arguments of RequestError.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class MidRunError(RequestError):
 
 
 class EndedByAnother(RequestError):
-    """This rank ends because rank 0 ended or refused the run; it is a consequence, not the cause."""
+    """This rank ends because rank 0 ended or refused the run; this error is a consequence, not the cause."""
 
     exit_code = ExitCode.FAILED
 
@@ -103,13 +103,13 @@ class RanksLate(Exception):
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
-        super().__init__(f"the other ranks did not come within {limit_s:g} s")
+        super().__init__(f"the other ranks did not arrive within {limit_s:g} s")
 
 
 class InterruptedStartError(KeyboardInterrupt):
-    """A signal that arrived before this process trained anything; the exit code is 128 plus its number.
+    """A signal that arrived before this process trained anything; the exit code is 128 plus the signal's number.
 
-    Not an Exception, so that code that tries a user's model or waits for a peer does not catch it.
+    It is no Exception, so that code that tries a user's model or waits for another rank does not catch it.
     """
 
     def __init__(self, number: int, kept: str = "nothing was trained") -> None:
@@ -118,11 +118,11 @@ class InterruptedStartError(KeyboardInterrupt):
 
 
 def path_refusal(error: BaseException) -> RequestError | None:
-    """Return the refusal for an OSError that a path typed by the user has caused; None for any other error."""
+    """Return a RequestError for an OSError that is due to a path typed by the user; None for any other error."""
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return RequestError("name-too-long", "a name is too long for the file system",
                             seen=f"{str(error.filename)[:60]}…, of {len(str(error.filename))} characters",
-                            expected="at most 255 bytes between two slashes", fix="a shorter name")  # fmt: skip
+                            expected="at most 255 bytes between two slashes", fix="use a shorter name")  # fmt: skip
     if not isinstance(error, PermissionError) or not error.filename:
         return None
     return RequestError("no-permission", f"no permission for {error.filename}",
@@ -133,7 +133,7 @@ def path_refusal(error: BaseException) -> RequestError | None:
 
 
 def shown(error: str, code: str) -> str:
-    """Return an error's text with its code, which the docs list, at the end of the first line."""
+    """Return an error's text with its code at the end of the first line; the docs list the codes."""
     first, end, rest = error.partition("\n")
     return f"{first} [{code}]{end}{rest}" if code else error
 

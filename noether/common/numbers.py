@@ -1,6 +1,6 @@
-"""Format numbers the same way everywhere: percentages with two decimals, other numbers with four digits.
+"""Format numbers the same way everywhere: percentages with two decimals, other numbers with four significant digits.
 
-The report typesets these texts (`typeset`); `watch/static/format.js` formats the numbers of the live page likewise.
+The report typesets the texts by `typeset`. For the live page, `watch/static/format.js` follows the same rules.
 """
 
 import json
@@ -15,16 +15,16 @@ NONE = "–"
 """Printed in place of a number that does not exist, such as a ratio to 0 or a NaN."""
 DIGITS = 4
 LENGTHS = {"m": 1.0, "mm": 1e-3, "cm": 1e-2, "in": 0.0254, "ft": 0.3048}
-"""Metres of one unit of length."""
+"""{unit of length: its length in metres}"""
 
 
 def whole(text: str) -> int | None:
-    """Return text of up to 18 ASCII digits as an int, else None: "²" is a digit too, and int() refuses 5,000 digits."""
+    """Convert text of up to 18 ASCII digits into an int; return None for other text, such as "²" or 5,000 digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
 def whole_number(environ: Mapping[str, str], name: str, low: int = 0, high: int = 10**18) -> int:
-    """Return the whole number that a variable holds. RequestError: it is not a whole number, or is out of bounds."""
+    """Return the whole number in an environment variable. RequestError: it is not a number from `low` to `high`."""
     number = whole(environ[name].strip())
     if number is not None and low <= number <= high:
         return number
@@ -49,12 +49,12 @@ def finite(value: Any, otherwise: Any = None) -> Any:
 
 
 def count_text(value: Any) -> str:
-    """Return a whole number with thousands separators; any other number with four digits."""
+    """Format a whole number with thousands separators, any other number with four significant digits."""
     return f"{value:,}" if isinstance(value, int) else number_text(value)
 
 
 def counted(number: Any, word: str) -> str:
-    """Return a number and its noun: 1 node, 2 nodes."""
+    """Return a count with its noun, such as "1 node" or "2 nodes"."""
     return f"{count_text(number)} {word}{'s' * (number != 1)}"
 
 
@@ -64,12 +64,12 @@ def listed(parts: Sequence[str]) -> str:
 
 
 def first_of(parts: Sequence[str], most: int, mark: str = ", ") -> str:
-    """Join the first of many parts and count the rest: "a, b and 7 more"."""
+    """Join the first `most` parts, and count the rest: "a, b and 7 more"."""
     return mark.join(parts[:most]) + (f" and {len(parts) - most} more" if len(parts) > most else "")
 
 
 def number_text(value: Any, digits: int = DIGITS) -> str:
-    """Format a number with `digits` significant digits; from a million up and below a ten-thousandth like 1.235e-5."""
+    """Format a number with `digits` significant digits; from a million up and below a thousandth, like 1.235e-5."""
     if finite(value) is None:
         return NONE
     mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
@@ -89,7 +89,7 @@ def score_text(score: Any) -> str:
 
 
 def percent_text(share: Any, digits: int | None = None) -> str:
-    """Format a share of 1 as a percentage: two decimals, or `digits` significant digits if given or if it is tiny."""
+    """Format a fraction as a percentage: with two decimals, or with `digits` significant digits if that is given."""
     if finite(share) is None:
         return NONE
     if digits is None and (share == 0 or 1e-4 <= abs(share) < 1e4):
@@ -98,13 +98,13 @@ def percent_text(share: Any, digits: int | None = None) -> str:
 
 
 def size_text(count: float) -> str:
-    """Format a number of bytes with its unit."""
+    """Format a size in bytes with a suitable unit."""
     step = next((step for step in range(3) if count < 1024 ** (step + 1)), 3)
     return f"{count / 1024**step:.4g} {('B', 'KiB', 'MiB', 'GiB')[step]}"
 
 
 def duration_text(seconds: float) -> str:
-    """Format a time in the largest unit that gives at least 2: 119 s, 2 min, 47 h, 2 d."""
+    """Format a duration in the largest unit in which it is at least 2: 119 s, 2 min, 47 h, 2 d."""
     for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

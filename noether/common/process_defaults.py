@@ -1,4 +1,4 @@
-"""Give this process what every program relies on: streams, a working directory, UTF-8, caches, HOME, USER.
+"""Set up what every program relies on: open streams, a working directory, UTF-8, cache folders, HOME and USER.
 
 The image sets no variables by `ENV`, because under Apptainer an image's ENV overrides what the host exports.
 """
@@ -19,9 +19,9 @@ from pathlib import Path
 from noether.common.errors import RequestError
 
 IMAGE_RECORD = Path("/opt/noether/image.json")
-"""A file written when the image is built; it exists only in an image whose entry point is this program."""
+"""A file that the build of the image writes; it exists only in an image whose entry point is this program."""
 
-# Caches of compilers and libraries. On an NFS home they crash jobs of several ranks; a read-only root cannot hold them.
+# Caches of compilers and libraries. In a home folder on NFS, they crash jobs of several ranks.
 CACHES = {
     "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "CUDA_CACHE_PATH": "cuda",
     "MPLCONFIGDIR": "matplotlib",
@@ -37,11 +37,11 @@ def process_defaults(
 ) -> dict[str, str | None]:
     """Return the changes to the environment: {variable: its value, or None to remove it}.
 
-    Outside images and jobs there are none. `own_folder` makes a folder on this node that only this user can use.
+    Outside of the image and of jobs, nothing changes. `own_folder` creates a folder on this node for this user alone.
     """
     if not in_image and not any(map(environ.get, JOB_VARIABLES)):
         return {}
-    # One folder per user and node: the next job finds warm caches, and nothing accumulates.
+    # One folder per user and node: the next job finds filled caches, and no folders accumulate.
     folder = own_folder()
     changes: dict[str, str | None] = {key: str(folder / leaf) for key, leaf in CACHES.items() if not environ.get(key)}
     if in_image:
@@ -56,16 +56,16 @@ def process_defaults(
 
 
 def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
-    """Apply `process_defaults` to this process, and create the folders that it names.
+    """Apply the changes of `process_defaults` to this process, and create the folders in them.
 
-    RequestError: no folder of this machine is writable, or another user's folder is in the way.
+    RequestError: there is no writable temporary folder, or a folder cannot be created.
     """
     try:
         temporary = Path(tempfile.gettempdir())
     except FileNotFoundError as error:
         raise _nowhere_to_write(str(error)) from None
     _choose_socket_folder(temporary)
-    home = environ.get("HOME", "/")  # docker gives an unknown user the home /, which root could write.
+    home = environ.get("HOME", "/")  # docker sets HOME=/ for an unknown user, and root could write to it.
     changes = process_defaults(
         environ,
         in_image=IMAGE_RECORD.exists(),
@@ -86,18 +86,18 @@ def set_process_defaults(environ: os._Environ[str] = os.environ) -> None:
 
 
 def restore_python_path() -> None:
-    """Give a user's script its PYTHONPATH in the image too, after the installed packages, so it cannot shadow them."""
+    """Restore PYTHONPATH for a user's script in the image, after the installed packages, which it must not shadow."""
     if given := _removed.get("PYTHONPATH"):
         os.environ["PYTHONPATH"] = given
         sys.path += map(os.path.abspath, given.split(os.pathsep))
 
 
 LONGEST = 107 - len("/pymp-12345678/listener-12345678")
-"""Longest path, in bytes, of a folder in which multiprocessing (fork server, loaders) can bind sockets (unix(7))."""
+"""The maximum length in bytes of the path of a folder in which multiprocessing can bind its sockets (unix(7))."""
 
 
 def _choose_socket_folder(temporary: Path) -> None:
-    """Make multiprocessing keep its sockets elsewhere if the temporary folder's path is too long for them."""
+    """Make multiprocessing create its sockets in another folder if the path of the temporary folder is too long."""
     if len(os.fsencode(temporary)) > LONGEST:
         from multiprocessing.util import get_temp_dir
 
@@ -109,11 +109,11 @@ def _choose_socket_folder(temporary: Path) -> None:
 
 
 def own_folder(temporary: Path) -> Path:
-    """Create this user's folder in the shared temporary folder and return it; nobody else can put code into it.
+    """Create and return a folder of this user in the shared temporary folder; nobody else can put code into it.
 
-    If that folder is another user's, is a link, or is writable by others, create one with a random name and print why.
+    If a folder of that name belongs to another user, is a link or is writable by others, choose a random name.
 
-    RequestError: no folder can be made.
+    RequestError: no folder can be created.
     """
     user_id = os.getuid()
     folder = temporary / f"noether-{user_id}"
@@ -125,7 +125,7 @@ def own_folder(temporary: Path) -> Path:
         other = Path(tempfile.mkdtemp(prefix=f"noether-{user_id}-", dir=temporary))
     except OSError as error:
         raise _nowhere_to_write(f"{folder}: {error.strerror}") from None
-    print(f"noether: {folder} {why}; caches are in {other}, and are gone when this run ends", file=sys.stderr)
+    print(f"noether: {folder} {why}; caches are in {other} until this run ends", file=sys.stderr)
     atexit.register(shutil.rmtree, other, ignore_errors=True)
     return other
 
@@ -156,12 +156,12 @@ UTF8_MODE = "PYTHONUTF8"
 
 
 def open_closed_streams() -> None:
-    """Redirect closed standard streams (`>&-`) to /dev/null: else the next file opened would receive their output."""
+    """Open closed standard streams (`>&-`) as /dev/null, so that no file opened later receives their output."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            # open() takes the lowest free number, which is this one; child processes inherit it.
+            # open() takes the lowest free descriptor, which is `number`; child processes inherit it.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
@@ -180,7 +180,7 @@ def check_working_directory() -> None:
 def use_utf8() -> None:
     """Restart this program in Python's UTF-8 mode if the locale has another encoding (such as LC_ALL=C).
 
-    A stream that PYTHONIOENCODING makes ASCII stays ASCII, and prints ? for characters that it cannot encode.
+    If PYTHONIOENCODING demands ASCII, a stream stays ASCII, and prints ? for characters that it cannot encode.
     """
     if not _is_utf8(locale.getpreferredencoding(False)) and os.environ.get(UTF8_MODE) != "1":
         os.environ[UTF8_MODE] = "1"

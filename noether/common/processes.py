@@ -15,7 +15,7 @@ PROC = Path("/proc")
 
 
 class ProcessId(NamedTuple):
-    """A process identified for good: PIDs are reused, a PID with its start time (in clock ticks) is not."""
+    """A process's permanent identity: PIDs are reused, but a PID with its start time (in clock ticks) is not."""
 
     pid: int
     started: int
@@ -42,7 +42,7 @@ class ProcessEntry(NamedTuple):
 
 
 def _entry(pid: int | str, proc: Path = PROC) -> ProcessEntry | None:
-    """Read one process, "pid (any name) state ppid …" in proc(5); None if it is gone or there is no /proc."""
+    """Read a process's entry, "pid (any name) state ppid …" in proc(5); None if it has ended or there is no /proc."""
     try:
         # The name itself may contain spaces and brackets.
         before, _, after = (proc / str(pid) / "stat").read_bytes().rpartition(b")")
@@ -61,7 +61,7 @@ def boot_id() -> str:
 
 
 def process_table() -> dict[int, ProcessEntry]:
-    """Read every process from /proc; empty if there is no /proc."""
+    """Return {PID: entry} of every process in /proc; empty if there is no /proc."""
     try:
         numbers = filter(str.isdigit, os.listdir(PROC))
     except OSError:
@@ -70,7 +70,7 @@ def process_table() -> dict[int, ProcessEntry]:
 
 
 def process_id(pid: int) -> ProcessId | None:
-    """Return a process's PID with its start time; None if it is gone or a zombie."""
+    """Return a process's PID with its start time; None if the process has ended, even as a zombie."""
     entry = _entry(pid)
     return None if entry is None or entry.zombie else entry.identity
 
@@ -84,7 +84,7 @@ def ancestors(proc: Path = PROC) -> Iterator[tuple[int, str]]:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Return whether this very process runs; a zombie does not."""
+    """Return whether exactly this process still runs; a zombie has ended."""
     return process_id(process.pid) == process
 
 
@@ -125,7 +125,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, s
 """Signals that ask a run to save everything and stop; closing a terminal sends SIGHUP."""
 
 ENDS_OF_OTHERS = (signal.SIGTERM, signal.SIGHUP)
-"""Signals sent to every process of a step or a terminal when that ends."""
+"""The signals that every process of a Slurm step or a terminal receives when the step or the terminal ends."""
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def stops_handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[
 
 
 SECOND_INTERRUPT_S = 0.5
-"""Two Ctrl-C within this time count as one: a terminal, a shell and a container may each forward it."""
+"""Two Ctrl-C within this time count as one: a terminal, a shell and a container may each forward the same Ctrl-C."""
 
 JOB_STOP_SIGNAL = "USR2"
 """The signal that tells a job's ranks to save and stop. Slurm sends it before the time limit; so does `noether cancel`.
@@ -152,20 +152,20 @@ submitit uses the same signal. NCCL uses SIGUSR1 in places (submitit #1697).
 
 
 class EndedBySignal(SystemExit):
-    """A SystemExit raised for a signal. Code that treats a SystemExit of user code as a failure must let it through."""
+    """A SystemExit raised for a signal. Code that catches the SystemExit of user code must re-raise this one."""
 
 
 def leave_when_told() -> None:
-    """Make `JOB_STOP_SIGNAL` end this process with code 128 + its number; for a parent that watches no ranks yet.
+    """Make `JOB_STOP_SIGNAL` end this process, with code 128 + the signal's number, until it watches ranks.
 
-    SIGTERM is ignored while it exits: srun sends SIGTERM to all tasks once one has ended, and returns the highest code.
+    SIGTERM is ignored during the exit: srun sends it to all tasks once a task has ended, and returns the highest code.
     """
     signal.signal(signal.Signals[f"SIG{JOB_STOP_SIGNAL}"], _leave)
 
 
 @contextmanager
 def leaving_as_told() -> Iterator[None]:
-    """Re-raise a signal's exception from an import: raised in `__set_name__`, Python 3.11 makes it a RuntimeError."""
+    """Re-raise a signal's exception, which Python 3.11 turns into a RuntimeError if it is raised in `__set_name__`."""
     try:
         yield
     except RuntimeError as error:
@@ -182,7 +182,7 @@ def leave_with_what_was_made() -> None:
 
 
 def ignore_the_end_of_others() -> None:
-    """Ignore SIGTERM, which srun sends to all tasks once one has ended, and SIGHUP: this process is already ending."""
+    """Ignore SIGTERM and SIGHUP in a process that is ending; srun sends SIGTERM to all tasks once a task has ended."""
     for number in ENDS_OF_OTHERS:
         signal.signal(number, signal.SIG_IGN)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from noether.common.processes import boot_id
 
 LARGEST = 2**26
-"""Largest file, in bytes, that is read whole. Only a run's history gets this large, and it has its own limit."""
+"""The maximum size in bytes of a file that is read whole. Only a run's history gets as large; it has its own limit."""
 _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -37,7 +37,7 @@ def open_plain(path: Path) -> BufferedReader:
 
 
 def read_plain(path: Path, most: int = LARGEST) -> bytes:
-    """Read a regular file. OSError: it does not exist; NotPlainFile: not a regular file, or over `most` bytes."""
+    """Read a regular file. OSError: it does not exist; NotPlainFile: it is not regular, or exceeds `most` bytes."""
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
@@ -46,7 +46,7 @@ def read_plain(path: Path, most: int = LARGEST) -> bytes:
 
 
 def read_given(path: Path, most: int = LARGEST) -> bytes:
-    """Read a file named by the user: links are followed, and a pipe, `<(…)`, is read to its end.
+    """Read a file that the user named. It may be a link, or a pipe such as `<(…)`, which is read to its end.
 
     OSError: it does not exist; NotPlainFile: it is a folder or a device, or larger than `most` bytes.
     """
@@ -69,13 +69,13 @@ def create_plain(path: Path) -> BufferedWriter:
 
 
 def open_to_append(path: Path, flags: int = os.O_WRONLY) -> int:
-    """Return a descriptor that appends to a regular file, created if missing. Raises the errors of `open_plain`."""
+    """Open a regular file to append to it, or create it; return its descriptor. Errors are those of `open_plain`."""
     refuse_strangers_link(path.parent)
     return _open(path, flags | os.O_CREAT | os.O_APPEND)
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder if missing; its parent must exist. NotPlainFile: either is another user's link."""
+    """Create a folder in an existing one, if missing. NotPlainFile: the folder or its parent is another user's link."""
     refuse_strangers_link(path.parent)
     path.mkdir(exist_ok=True)
     refuse_strangers_link(path)
@@ -107,8 +107,8 @@ def _open(path: Path, flags: int) -> int:
 class StampedFile:
     """A file that was verified, with a stamp that changes whenever its content does.
 
-    The stamp holds the machine's boot, file system, inode, size, mtime and ctime, which no program can set back. On
-    another host it never matches, because a verification there says nothing about a copy here.
+    The stamp consists of boot id, file system, inode, size, mtime and ctime; no program can set ctime back. On another
+    host the stamp never matches: verifying a file on one host proves nothing about a copy on another.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""Escape text from outside (names of runs, hosts and cases, logs) so that a terminal can show it safely."""
+"""Escape text from outside (logs, and names of runs, hosts and cases) so that a terminal can show it safely."""
 
 import re
 
@@ -8,17 +8,17 @@ _SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\
 
 
 def shown_name(name: str) -> str:
-    """Return a name on one line: control and direction characters, line ends and lone surrogates escaped as \\x1b."""
+    """Escape control characters, direction marks, line ends and lone surrogates in a name, in the form \\x1b."""
     return _IN_NAMES.sub(_escaped, name)
 
 
 def shown_text(text: str) -> str:
-    """Return a text of several lines escaped like a name, except for its line ends and tabs."""
+    """Escape a text like a name, but keep its line ends and tabs."""
     return _IN_TEXTS.sub(_escaped, text)
 
 
 def shown_log(text: str) -> str:
-    """Return the text of a log without colours and other escape sequences, then escaped by `shown_text`."""
+    """Remove colours and other escape sequences from a log, and escape the rest by `shown_text`."""
     return shown_text(_SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
 
 

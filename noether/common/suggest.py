@@ -25,14 +25,14 @@ _WORDS = {
     "adamw": "adam",
 }
 OTHER_NAMES = {word: ours for ours, words in _WORDS.items() for word in words.split()}
-"""Other programs' names for the same things; used if our name is among the known ones."""
+"""{another program's name: noether's name for the same thing}"""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that was probably meant, or None if none is similar.
 
-    In this order: the same letters in another case, another program's word for it, the only known name that `name`
-    abbreviates, the most similar spelling, the longest known name that `name` begins with.
+    It tries, in this order: the same name in another case, another program's name for the same thing, the only known
+    name that `name` abbreviates, the most similar spelling, and the longest known name with which `name` begins.
     """
     ours, lowered = {one.lower(): one for one in known}, name.lower()
     exact = [word for word in (lowered, OTHER_NAMES.get(lowered)) if word in ours]
@@ -50,7 +50,7 @@ _PLAIN = str.maketrans(dict.fromkeys("‐‑‒–—―−", "-") | dict.fromke
 
 
 def plain_characters(text: str) -> str:
-    """Undo what a PDF or an editor did to a word: typographic hyphens, quotes, spaces and ligatures."""
+    """Replace or remove typographic hyphens, quotes, spaces and ligatures that a PDF or an editor put into a word."""
     plain = unicodedata.normalize("NFKC", text.translate(_PLAIN)).strip()
     return f"-{plain}" if plain != text and re.match(r"-\w{2,}", plain) else plain  # Two hyphens became one dash.
 
@@ -63,7 +63,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def one_of(name: str, value: str, known: Sequence[str]) -> str:
-    """Return the value of a flag. RequestError: it is not one of `known`."""
+    """Return the value of the flag `name`. RequestError: the value is not one of `known`."""
     if value in known:
         return value
     raise RequestError("no-such-choice", f"no such {name}: {value}", seen=f"--{name} {value}",
@@ -82,9 +82,9 @@ _WITH_UNIT = re.compile(r"([-+]?\d[\d_', ]*(?:\.\d*)?(?:e[-+]?\d+)?)\s*([a-z]*|%
 
 
 def number_meant(text: str, unit: str = "", *, whole: bool = False) -> str | None:
-    """Convert a number typed with a unit into the number that a setting in `unit` accepts; else None.
+    """Convert a number typed with a unit into a number in `unit`, the unit of a setting; None if that is impossible.
 
-    64G is 64 (gb), 1:00:00 and 0-1 are 60 (min) because Slurm reads them so; 1k is 1000, 10 % is 0.1, 3 epochs is 3.
+    Examples: 64G is 64 (gb); 1:00:00 and 0-1 are 60 (min), as for Slurm; 1k is 1000, 10 % is 0.1, 3 epochs is 3.
     """
     factors, number = _UNITS[unit], None
     with suppress(LookupError, ValueError, OverflowError):  # An unknown unit, or thousands of digits.
@@ -100,7 +100,7 @@ def number_meant(text: str, unit: str = "", *, whole: bool = False) -> str | Non
 
 
 def number_of(name: str, text: str, kind: type[Number], low: float, high: float, fix: str) -> Number:
-    """Return the number given to a flag. RequestError: it is not a number from `low` to `high`."""
+    """Return the number that the flag `name` gives. RequestError: it is not a number from `low` to `high`."""
     for read in (text, number_meant(text, "s" if name == "timeout" else "", whole=kind is int)):
         with suppress(ValueError):
             if low <= (value := kind(read or "")) <= high:

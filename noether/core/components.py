@@ -1,4 +1,4 @@
-"""Build the object that a `kind` and its options describe: a built-in by short name, or user code by dotted path."""
+"""Build the object that a section describes: `kind` is a built-in's short name or a dotted path; options follow."""
 
 import inspect
 import sys
@@ -19,12 +19,12 @@ class Component:
     section: the section's name, such as "model", for the errors.
     kind: a name in `registry`, or the dotted path of a class or function.
     options: the other entries of the section, passed as keyword arguments.
-    registry: dotted paths by short name.
+    registry: {short name: dotted path} of the built-in kinds.
     base: the class that the result must be an instance of; None: any.
     given: keyword arguments that the program adds, such as a data set's `split`.
     offered: keyword arguments added only if the class or function accepts them, such as a model's `layout`.
-    calls: the arguments of each method that a run calls.
-    needed: {method that the class must define: its result, and the methods that may replace it}.
+    calls: {method that a run calls: names of its arguments}.
+    needed: {method that the class must define: its result, then methods that may be defined instead}.
     """
 
     section: str
@@ -121,7 +121,7 @@ class Component:
         )
 
     def _one_of_that_module(self) -> str:
-        """Return a line that names a suitable class of the same module; "" if there is none."""
+        """Return a fix that names a suitable class of the same module; "" if there is none."""
         path = self.registry.get(self.kind, self.kind)
         module = sys.modules.get(path.rpartition(".")[0])
         fitting = defined_in(module, self.base) if module and self.base else []
@@ -158,5 +158,5 @@ def _parameters(factory: Callable[..., Any]) -> list[inspect.Parameter]:
     if isinstance(factory, type):
         owner = next(base for base in factory.__mro__ if "__init__" in vars(base))
         if (owner.__module__, owner.__name__) == ("torch.nn.modules.module", "Module"):
-            return []  # The class has no constructor, and torch's is declared to take anything.
+            return []  # The class has no constructor of its own, and torch's claims to accept any argument.
     return list(inspect.signature(factory).parameters.values())

@@ -32,10 +32,10 @@ SplitMetrics = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates samples of a run's problem as its settings say, and divides them among the ranks.
+    """Evaluates samples with the settings of a run, and divides the samples among the ranks.
 
-    usual_batch_size: the number of samples that a rank evaluates at once if the settings give none.
-    at_boundary: called equally often on every rank, between batches; an exception from it ends the evaluation.
+    usual_batch_size: how many samples a rank evaluates in one batch if the settings give no number.
+    at_boundary: a function called equally often on every rank, between batches; its exception ends the evaluation.
     """
 
     config: RunConfig
@@ -68,18 +68,18 @@ class Evaluator:
         The metrics are gathered by sample and returned in order, so that no sum depends on the number of ranks.
 
         model, dataset, indices: the weights, and the samples of the data set.
-        metrics: computes the metrics of a batch from predictions in the model's units; None: the task's.
-        Returns the metrics of each sample on rank 0, and an empty dict on the other ranks.
+        metrics: the function that computes a batch's metrics from predictions in the model's units; None: the task's.
+        Return the metrics of each sample on rank 0, and an empty dict on the other ranks.
         """
         group, draw, workers = self.group, self.problem.draw, self.config.num_workers
-        find_comparison(self.problem, group, self.precision)  # Not yet known when an existing run is evaluated.
+        find_comparison(self.problem, group, self.precision)  # An evaluation of an existing run has not called it yet.
         together = bool(self.problem.task.compares_samples)
         shares = share_evaluation(len(indices), group.world_size, self.batch_size, together=together)
         own = [[indices[position] for position in batch] for batch in shares[group.rank]]
         rows: list[dict[str, np.ndarray]] = []
         pin = group.device.type == "cuda"
         patience = Patience(self.config.distributed.init_timeout_s, group.parent.while_waiting)
-        chunks = "trainer.evaluation_chunk_size=16384      (so many points at a time)"
+        chunks = "trainer.evaluation_chunk_size=16384      (predicts 16384 points at a time)"
         with (
             evaluation_mode(model),
             smaller_when_full("an evaluation batch", "trainer.evaluation_batch_size", self.batch_size, chunks),
@@ -110,14 +110,14 @@ class Evaluator:
 def predict_batch(
     model: nn.Module, task: Task, batch: Batch, precision: Precision, device: torch.device, chunk_size: int | None
 ) -> Predictions:
-    """Return a model's scaled predictions for a batch in physical units, computed in the run's precision."""
+    """Predict a batch that is given in physical units, in the run's precision; return the scaled predictions."""
     with precision.autocast():
         predictions = predict(model, task.prepare(batch), chunk_size)
     return to_device(predictions, device, precision.weights)
 
 
 def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predictions:
-    """Return a model's predictions, computed for `chunk_size` points at a time unless it is None.
+    """Return a model's predictions, computed for `chunk_size` points at a time, or for all at once if that is None.
 
     RequestError: the model cannot predict in chunks.
     """
@@ -134,7 +134,7 @@ def predict(model: nn.Module, prepared: Batch, chunk_size: int | None) -> Predic
 def _in_order(
     ranks: list[list[dict[str, np.ndarray]]], shares: Sequence[Sequence[Sequence[int]]], samples: int
 ) -> SplitMetrics:
-    """Restore the samples' order; `shares` are the positions of the samples in each rank's batches."""
+    """Restore the samples' order; `shares` gives the positions of the samples in each rank's batches."""
     if not ranks or not samples:
         return {}
     every = [row.keys() for rows in ranks for row in rows]
@@ -143,7 +143,7 @@ def _in_order(
         raise RequestError(
             "metrics-differ", "the batches of an evaluation differ in their metrics",
             seen=f"{', '.join(odd)} in some of them only",
-            expected="the same metrics for every sample; `summarise` leaves out NaN, for a missing value",
+            expected="the same metrics for every sample, with NaN for a missing value, which `summarise` leaves out",
             fix="give every batch the same keys in the metrics of task.kind",
         )  # fmt: skip
     ordered: SplitMetrics = {name: np.empty(samples) for name in names}
@@ -161,7 +161,7 @@ HISTOGRAM_BINS = 80
 def point_errors(task: Task, physical: Predictions, batch: Batch) -> dict[str, np.ndarray]:
     """Return {field: signed errors at a batch's points}, prediction − truth in the field's unit, for the histograms.
 
-    If samples have very many points, use evenly spaced ones.
+    If samples have very many points, only evenly spaced points are used.
     """
     found: dict[str, np.ndarray] = {}
     for name, field in task.fields.items():
@@ -179,7 +179,7 @@ def point_errors(task: Task, physical: Predictions, batch: Batch) -> dict[str, n
 class ShownCase(NamedTuple):
     """A sample to show: its label, its position in the split, its fields in physical units, and its batch of one.
 
-    place: its rank among the samples with this label, from 1: the second worst has 2.
+    place: the sample's rank among the samples with this label, from 1; the second worst sample has rank 2.
     """
 
     label: Label
@@ -205,10 +205,10 @@ def write_cases(
 
     Args:
         sample_metrics, names: metrics and name of every sample.
-        errors: {field: signed errors of points, in its unit}.
+        errors: {field: signed errors of points, in the field's unit}.
         shown: the cases whose fields are written.
         about: further facts of the evaluation for the report.
-        most_points: the largest number of points written per set of a case, spread about evenly (None: all points).
+        most_points: the maximum number of points written per set of a case, spread about evenly (None: all points).
     """
     arrays: dict[str, np.ndarray] = {f"metrics/{name}": values for name, values in sample_metrics.items()}
     for name, parts in errors.items():
@@ -243,5 +243,5 @@ def write_cases(
 
 
 def to_array(tensor: Tensor) -> np.ndarray:
-    """Return a tensor's numbers in float32, on the CPU."""
+    """Return a tensor's values as a float32 array."""
     return tensor.detach().float().cpu().numpy()

@@ -25,10 +25,10 @@ from noether.launch.process_group.group import Group
 def try_model(problem: Problem, device: torch.device, precision: Precision) -> None:
     """Try the model and the task on one training sample, and explain the mistakes found.
 
-    RequestError: a recognised mistake: the model reads a key that samples lack, takes or returns a tensor instead of a
-    dictionary, or has no parameters to train; the loss has no gradient; the loss or a metric has the wrong shape, for
-    one sample or for two. Other failures of the model or the loss are left to training, which shows their traceback;
-    a failing metric ends the run here, not at its first evaluation.
+    RequestError: the model reads a key that samples lack, takes or returns a tensor instead of a dictionary, or has no
+    parameters to train; the loss has no gradient; the loss or a metric has the wrong shape, for one sample or for two.
+    Other failures of the model or the loss are left to training, which shows their traceback; a failing metric ends the
+    run here, not at its first evaluation.
     """
     model, task = problem.model, problem.task
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -50,7 +50,7 @@ def try_model(problem: Problem, device: torch.device, precision: Precision) -> N
         return
     if not isinstance(predictions, Mapping):
         raise RequestError("model-returns-no-dictionary", "the model does not return a dictionary",
-                           seen=type(predictions).__name__, expected="predictions by name",
+                           seen=type(predictions).__name__, expected="a dictionary of predictions by name",
                            fix=_output_line(task, batch))  # fmt: skip
     with evaluation_mode(model):
         of_one = to_device(dict(predictions), device, precision.weights)
@@ -80,9 +80,9 @@ def _batch_of(
 
 
 def find_comparison(problem: Problem, group: Group, precision: Precision) -> str:
-    """Return the evidence that the loss compares samples; "" if it is a mean over them.
+    """Return the evidence that the loss compares samples; "" if the loss is a mean over samples.
 
-    If the task does not declare it, find out by trying, and set its `compares_samples`. Every rank calls this.
+    If the task does not declare this, find it out by a trial, and set `task.compares_samples`. Every rank calls this.
     """
     task, seen = problem.task, "compares_samples = True"
     if task.compares_samples is None:
@@ -94,8 +94,8 @@ def find_comparison(problem: Problem, group: Group, precision: Precision) -> str
 def _comparison(problem: Problem, device: torch.device, precision: Precision) -> str:
     """Compare the loss of four samples with the mean loss of single samples and of halves, in evaluation mode.
 
-    Batches of different sizes draw different random numbers. If the loss draws any, compare pairs instead: for a
-    mean, L(a, b) + L(c, d) = L(a, d) + L(c, b). Half precision is not used: rounding would hide small differences.
+    Batches of different sizes draw different random numbers. If the loss draws any, pairs are compared instead: for a
+    mean, L(a, b) + L(c, d) = L(a, d) + L(c, b). Half precision is not used: its rounding hides small differences.
     """
     task, model, samples = problem.task, problem.model, len(problem.train_indices)
     ours = all(type(one).__module__.startswith("noether.") for one in (task, model))
@@ -124,8 +124,8 @@ def _comparison(problem: Problem, device: torch.device, precision: Precision) ->
         if not same(whole, loss(*few, seed=1)):
             if half == 1 or same(halves, (loss(few[0], few[3]) + loss(few[2], few[1])) / 2):
                 return ""
-            return "the loss of two samples is not the sum of what each adds"
-    return f"a loss of {whole:.4g} of {len(few)} samples, {halves:.4g} in halves, {alone:.4g} in the mean of each alone"
+            return "the loss of two samples is not the sum of one term for each"
+    return f"loss {whole:.4g} of {len(few)} samples, mean loss {halves:.4g} of halves, {alone:.4g} of single samples"
 
 
 def check_stream(problem: Problem, group: Group) -> str:
@@ -141,7 +141,7 @@ def check_stream(problem: Problem, group: Group) -> str:
         raise RequestError(
             "stream-validation-not-apart", f"the validation split of {train.kind} repeats another split",
             seen="the same first samples", expected="separate samples for split='validation'",
-            fix=f"if split == 'validation': ...      (in {train.kind}; or dataset.validation_fraction=0 for none)",
+            fix=f"if split == 'validation': ...      (in {train.kind}; or dataset.validation_fraction=0)",
         )  # fmt: skip
     first = group.from_first(digest)
     if group.world_size > 1 and (digest is None or digest != first):
@@ -151,14 +151,14 @@ def check_stream(problem: Problem, group: Group) -> str:
             expected="all samples in the same order on every rank; noether gives each rank its share",
             fix="rng = random.Random(0)      (create it in __iter__; do not divide the samples among ranks)",
         )  # fmt: skip
-    otherwise = "; two readings differ, so a resume has other samples" if digest is None else ""
-    return f"each rank reads all of it in order, in one process; a resume reads again up to its place{otherwise}"
+    otherwise = "; two readings differ, so a resumed run gets other samples" if digest is None else ""
+    return f"each rank reads the whole stream, in one process; a resumed run reads again up to its position{otherwise}"
 
 
 def check_parts(problem: Problem, asked: str | None, batch: BatchPlan, compared: str) -> None:
-    """Refuse to split a batch whose samples are compared, unless trainer.across_ranks (`asked`) defines its meaning.
+    """Refuse to split a batch whose samples are compared, unless trainer.across_ranks (`asked`) allows it.
 
-    compared: the evidence that the loss compares samples; BatchNorm is found by its class. Raises RequestError.
+    compared: the evidence that the loss compares samples; BatchNorm is found by its class.
     """
     accumulated = batch.accumulation_steps > 1
     norms = [
@@ -170,15 +170,15 @@ def check_parts(problem: Problem, asked: str | None, batch: BatchPlan, compared:
     if asked == "per_rank" or batch.micro == batch.effective or not (norms or by_loss):
         return
     seen = compared if by_loss else f"BatchNorm {first_of(norms, 3)}"
-    fix = "trainer.across_ranks=per_rank      (each micro-batch by itself; or GroupNorm, or on GPUs SyncBatchNorm)"
+    fix = "trainer.across_ranks=per_rank      (each micro-batch by itself; or use GroupNorm, or SyncBatchNorm on GPUs)"
     if by_loss:
-        together = "max_batch_size=null" if accumulated else "across_ranks=gather      (one loss of all)"
+        together = "max_batch_size=null" if accumulated else "across_ranks=gather      (one loss over all samples)"
         fix = f"trainer.{together}\ntrainer.across_ranks=per_rank      (each micro-batch by itself)\n"
-        fix += "compares_samples = False in the task      (if each sample has a loss of its own)"
+        fix += "compares_samples = False in the task      (if the loss is a mean over samples)"
     raise RequestError(
         "samples-compared-in-parts", "the loss compares the samples of a batch, but the batch is computed in parts",
-        seen=f"{seen}; at once {batch.micro} of {batch.effective}",
-        expected="a mean over samples (if ragged, over each sample's mean), the whole batch, or a setting below",
+        seen=f"{seen}; samples computed at once: {batch.micro} of {batch.effective}",
+        expected="a mean over samples (if ragged, over each sample's mean), a whole batch at once, or a setting below",
         fix=fix,
     )  # fmt: skip
 
@@ -197,7 +197,7 @@ def _try_loss(task: Task, predictions: Predictions, prepared: Batch) -> None:
     if not loss.requires_grad:
         raise RequestError(
             "loss-without-gradient", f"the loss of {kind} does not depend on the weights",
-            seen="a tensor without a gradient: no prediction is in it, or .detach(), .item() or torch.no_grad()",
+            seen="a tensor without a gradient: it uses no prediction, or .detach(), .item() or torch.no_grad()",
             expected="a loss that is computed from the predictions by operations of torch",
             fix=f"leave .detach() and .item() out of {kind}.loss, and use the predictions",
         )  # fmt: skip
@@ -208,9 +208,9 @@ def _try_metrics(task: Task, predictions: Predictions, batch: Batch) -> None:
     metrics: Any = task.metrics(predictions, batch)
     if not isinstance(metrics, Mapping) or "loss" not in metrics:
         raise RequestError(
-            "metrics-without-loss", f"the metrics of {kind} have no loss",
+            "metrics-without-loss", f"the metrics of {kind} do not contain `loss`",
             seen=", ".join(map(str, metrics)) if isinstance(metrics, Mapping) else _kind_of(metrics),
-            expected="a dictionary of each sample's metrics with `loss`, by which checkpoints are compared",
+            expected="a dictionary of each sample's metrics that contains `loss`, by which checkpoints are compared",
             fix=f"return {{**super().metrics(predictions, batch), …}} in {kind}.metrics",
         )  # fmt: skip
     samples = len(next(iter(batch.values())))
@@ -227,13 +227,13 @@ def _kind_of(value: object) -> str:
 
 
 def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestError | None:
-    """Return the refusal that explains an error of the forward pass; None if its cause is unknown."""
+    """Return a RequestError that explains an error of the forward pass; None if the cause is unknown."""
     names = ", ".join(name for name in batch if name != "index")
     if isinstance(error, KeyError):
         key = str(error.args[0]) if error.args else ""
         return RequestError("model-reads-absent-key", f"the model reads {key}, which the samples do not have",
                             seen=names, expected=f"{key} in each sample",
-                            fix=f"give the samples {key}, or take another model")  # fmt: skip
+                            fix=f"add {key} to the samples, or use another model")  # fmt: skip
     if isinstance(error, (TypeError, AttributeError)) and "dict" in str(error):
         takes = next((key for key in batch if key not in ("index", *problem.task.truths)), "KEY")
         return RequestError(
@@ -245,11 +245,11 @@ def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestErro
     if isinstance(error, ValueError) and hasattr(problem.model, "needs"):
         return RequestError(
             "model-cannot-take-samples", f"{type(problem.model).__name__} cannot take these samples", seen=names,
-            expected=str(error), fix="give the samples what is missing, or model=upt, which reads positions alone",
+            expected=str(error), fix="add the missing keys to the samples, or model=upt, which reads only positions",
         )  # fmt: skip
     return None
 
 
 def _output_line(task: Task, batch: Batch) -> str:
-    """Name a model's output as the task does, or else by the samples' last tensor."""
+    """Return the setting that names a model's output as the task does, or else after the samples' last tensor."""
     return f"model.output={next(iter(task.predicted), [key for key in batch if key != 'index'][-1])}"

@@ -1,4 +1,4 @@
-"""A model's precision and evaluation mode, and the refusals when memory is full."""
+"""A model's precision and evaluation mode, and the error for full memory."""
 
 import random
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Precision:
-    """A run's precision. float32 and float64: weights and arithmetic; bf16 and fp16: autocast of float32 weights."""
+    """A run's precision: float32 or float64 weights and arithmetic, or float32 weights with autocast (bf16, fp16)."""
 
     name: str
     device_type: str
@@ -47,8 +47,8 @@ class Precision:
 def choose_precision(trainer: TrainerConfig, device: torch.device) -> Precision:
     """Return the precision of a run on a device, and set how this process multiplies float32 matrices on GPUs.
 
-    It sets torch's attribute for CUDA only: `set_float32_matmul_precision` would change sums on CPUs too, and torch
-    2.13 refuses to read one of the two after the other was set.
+    Only torch's attributes for CUDA are set: `set_float32_matmul_precision` would change sums on CPUs too, and once it
+    was set, torch 2.13 refuses to read these attributes.
     """
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = trainer.tf32
@@ -97,7 +97,7 @@ def is_full(error: BaseException) -> bool:
 def smaller_when_full(what: str, setting: str, size: int, otherwise: str) -> Iterator[None]:
     """Turn an out-of-memory error in the block into a RequestError that suggests half the size.
 
-    `what` needs the memory; `setting`, now `size`, bounds it; `otherwise` is the line to write if `size` is 1.
+    `what` needs the memory. `setting`, whose value is `size`, limits it. `otherwise` is the fix if `size` is 1.
     """
     try:
         yield
@@ -105,5 +105,5 @@ def smaller_when_full(what: str, setting: str, size: int, otherwise: str) -> Ite
         if not is_full(error):
             raise
         raise RequestError("out-of-memory", f"{what} does not fit into memory",
-                           seen=f"{one_line(error)}; {counted(size, 'sample')} at once", expected="less at once",
+                           seen=f"{one_line(error)}; {counted(size, 'sample')} at once", expected="fewer at once",
                            fix=f"{setting}={size // 2}" if size > 1 else otherwise) from error  # fmt: skip

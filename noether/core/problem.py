@@ -38,13 +38,13 @@ class Problem:
 
     @property
     def known_indices(self) -> Sequence[int]:
-        """The training samples used for statistics and baselines: all of them, or the first of a stream."""
+        """The indices of samples for statistics and baselines: all training samples, or the first ones of a stream."""
         return self.train_indices[: STREAM_KNOWN if isinstance(self.splits.train, OwnStream) else None]
 
     def fit(self) -> None:
         """Compute the statistics of the task, and of the model if it has any, over the training samples.
 
-        Refuses a sample that the task cannot use, and a task whose statistics a checkpoint could not store.
+        RequestError: the task cannot use a sample, or a checkpoint could not store the statistics of the task.
         """
         before = dict(vars(self.task))
         self.task.fit(_Samples(self))
@@ -95,7 +95,7 @@ def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: boo
 
 
 def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
-    """Refuse samples without a key that the model reads besides the task's keys; name a model that does not need it."""
+    """Refuse samples that lack a key that the model reads; the error names a model that does not need this key."""
     layout, model = task.layout(), model_class(kind)
     needs = getattr(model, "needs", None)
     if layout is None or needs is None:
@@ -108,13 +108,13 @@ def check_needs(kind: str, task: Task, sample: Mapping[str, Tensor]) -> None:
     others = [other for other in REGISTRY if set(getattr(model_class(other), "needs", lambda _: ["*"])(layout)) <= have]
     raise RequestError(
         "samples-lack-inputs", f"{model.__name__} reads {', '.join(absent)}, which the samples do not have",
-        seen=", ".join(sample), expected=f"{', '.join(needs(layout))} in every sample, or a model that needs none",
+        seen=", ".join(sample), expected=f"{', '.join(needs(layout))} in every sample, or another model",
         fix=f"model={others[0]}" if others else f"give the samples {', '.join(absent)}",
     )  # fmt: skip
 
 
 def held_out(config: RunConfig, splits: Splits) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the training split's indices that a run learns from, and those that it holds out for validation."""
+    """Return the indices in the training split that a run trains on, and the indices held out for validation."""
     trainer, stream = config.trainer, splits.train
     if isinstance(stream, OwnStream):
         check_stream_length(stream.dataset, config)
@@ -128,7 +128,7 @@ def held_out(config: RunConfig, splits: Splits) -> tuple[Sequence[int], Sequence
 
 
 def check_held_out(validation: Sequence[int], otherwise: str) -> None:
-    """Raise RequestError if a run held out no sample; `otherwise` is what it can do without validation."""
+    """Raise RequestError if a run held out no sample; `otherwise` is a fix that needs no validation split."""
     if not validation:
         raise RequestError("nothing-held-out", "the run has no validation split", seen="0 samples held out",
                            expected="samples that it was not trained on",

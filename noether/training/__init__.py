@@ -1,1 +1,1 @@
-"""Batches → weights: batch plan, precision, optimisers, schedules, checkpoints, the loop."""
+"""From batches to weights: building a run, the loop, updates, optimisers, schedules and evaluation."""

@@ -42,7 +42,7 @@ from noether.training.update import Updater
 
 
 def conditions_of(device: torch.device) -> dict[str, Any]:
-    """Return a rank's number of threads, its processor, the instruction set that torch uses there, and its device."""
+    """Return a rank's thread count, its processor, the instruction set that torch uses there, and its device."""
     processor = ""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -83,7 +83,7 @@ def differences_of_resume(meta: Mapping[str, Any], now: Mapping[str, Any], model
         said.append(f"the source code of {first_of(others, 5)} has changed: results may differ from here on")
     tensors = model_tensors(model)
     if others := [name for name in model.state_dict() if name not in tensors]:
-        said.append(f"{', '.join(others)} of the model's state_dict: not a tensor, so no checkpoint holds it")
+        said.append(f"{', '.join(others)} of the model's state_dict: not a tensor, so no checkpoint stores it")
     return said
 
 
@@ -99,7 +99,7 @@ def _known(meta: Mapping[str, Any]) -> dict[str, Any]:
 class Run:
     """A run that is fully built on one rank, ready to start.
 
-    initial_weights_notes: which weights were taken from another run, as text. stream: guarantees that a stream lacks.
+    initial_weights_notes: texts on the weights taken from another run. stream: the text that `check_stream` returned.
     """
 
     config: RunConfig
@@ -133,16 +133,16 @@ class Run:
 
     @property
     def described(self) -> Metrics:
-        """Return the descriptions of the metrics that the run logs."""
+        """The descriptions of the metrics that the run logs."""
         return described_by(self.problem.task.describe_metrics(), self.config.trainer.select_by)
 
     @property
     def selected_by(self) -> Metric:
-        """Return the metric by which checkpoints are selected."""
+        """The metric by which checkpoints are selected."""
         return self.described.selected_by(self.config.trainer.select_by)
 
     def describe(self) -> dict[str, Any]:
-        """Return the entries that plan.json has in addition to the parent process's plan."""
+        """Return the entries that plan.json contains in addition to the parent process's plan."""
         problem, length = self.problem, self.length
         splits = {"training": problem.train_indices, "validation": problem.validation_indices}
         samples = {name: len(indices) for name, indices in splits.items()} | {"test": len(problem.splits.test)}
@@ -177,7 +177,7 @@ def build_run(
     resuming: bool = False,
     verified: StampedFile | None = None,
 ) -> Run:
-    """Build everything that a run needs for training, as it is before the first update. Every rank calls this.
+    """Build everything that a run needs for training, in the state before the first update. Every rank calls this.
 
     batch: the planned batch; trainer.max_batch_size=auto is resolved here. resuming: the run will load a checkpoint, so
     its initial weights need not exist. verified: the file of the initial weights, if the parent process verified it.
@@ -213,13 +213,13 @@ def build_run(
     selected_by = described_by(problem.task.describe_metrics(), trainer.select_by).selected_by(trainer.select_by)
     schedule = build_schedule(config.schedule, config.optimizer.learning_rate, length, selected_by.better)
     schedule.set_momentum(optimizer, 0)
-    # From here on, each rank draws its own numbers, for dropout; above, all drew the same initial weights.
+    # From here on, each rank draws its own random numbers, for dropout; above, all ranks drew the same weights.
     seed_everything(config.seed, group.rank, 0)
     return Run(config, group, problem, state, batch, order, length, schedule, precision, tuple(notes), stream)
 
 
 def restore(run: Run, checkpoint: CheckpointFolder, host: str, warn: Callable[[str], None]) -> None:
-    """Load into a run's state the checkpoint from which it resumes. Every rank calls this.
+    """Load the checkpoint from which a run resumes into the run's state. Every rank calls this.
 
     RequestError: the checkpoint is damaged, missing on this `host`, from other data, or past the requested length.
     """

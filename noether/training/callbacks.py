@@ -19,7 +19,7 @@ class Callback:
     """
 
     def begin(self, run: Run) -> None:
-        """Run once per attempt at the run, when its weights are built or restored, before its first update."""
+        """Run once in each attempt at the run, after the weights are built or restored, before the first update."""
 
     def after_update(self, run: Run, metrics: UpdateMetrics) -> None:
         """Run after each update. Reading a value of `metrics` waits for the device."""
@@ -33,7 +33,7 @@ class Callback:
 
 
 def callback_classes(paths: Sequence[str]) -> list[type[Callback]]:
-    """Return the classes that trainer.callbacks names. RequestError: one of them is unusable."""
+    """Return the classes that trainer.callbacks names. RequestError: a class is unusable."""
     found, methods = [], methods_of(Callback)
     for path in paths:
         kind: Any = load_object(path, "trainer.callbacks", base=Callback)

@@ -78,7 +78,7 @@ def _dry_run(request: TrainRequest, group: Group, host: str) -> None:
 
 
 def _try_updates(run: Run) -> tuple[list[float], float]:
-    """Make two updates; return the seconds of each and the first loss. The first also allocates and may compile."""
+    """Make two updates; return the seconds of each, and the first loss. The first update may also compile."""
     group, done = run.group, run.state.progress.updates
     updater = run.updater()
     moments, losses = [time.perf_counter()], []

@@ -1,4 +1,4 @@
-"""`noether evaluate`: choose the model and start one worker. No torch here."""
+"""`noether evaluate`: choose the model and start one worker. This module does not import torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ class EvaluateRequest:
 
 
 def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) -> int:
-    """Evaluate a split and print its metrics; the report shows those of the test split. RequestError: no such split."""
+    """Evaluate a split and print its metrics; only the test split's go into the report. RequestError: no such split."""
     one_of("split", split, ("test", "validation", "train"))
     chosen = choose_model(wanted)
     config = chosen.config

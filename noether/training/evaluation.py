@@ -1,4 +1,4 @@
-"""The metrics of a run: a split evaluated with the selected weights, compared with the baselines."""
+"""Evaluate a split with a run's selected weights, and compare the metrics with those of baselines."""
 
 import shlex
 import time
@@ -141,7 +141,7 @@ def about_weights(checkpoint: CheckpointFolder, weights: str) -> dict[str, Any]:
 
 
 def mean_pace(folder: RunFolder) -> dict[str, float | None]:
-    """Return the whole run's mean samples per second and device use from its history; evaluations are excluded."""
+    """Return the mean samples per second and device use of the whole run, without evaluations, from its history."""
     rows = [row for row in read_metrics(folder.metrics) if row["kind"] == "training"]
     uses = [use for row in rows if (use := number(row, "device_use")) is not None]
     return {"samples_per_second": mean_rate(rows), "device_use": float(np.mean(uses)) if uses else None}
@@ -181,25 +181,25 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
 
 
 CASE_PAUSE_S = 10.0
-"""Seconds between two kept cases: an evaluation may take less time than writing a case."""
+"""The minimum number of seconds between two kept cases, because writing a case may take longer than an evaluation."""
 MOST_POINTS = 100_000
-"""The most points in each point set of a kept case, which is only displayed."""
+"""The maximum number of points in each set of a kept case, which is only displayed."""
 
 
 class Validation:
-    """The training loop's evaluation of the validation split. It saves one case for displays of the running run."""
+    """Evaluates the validation split during training, and saves one case for displays of the run in progress."""
 
     def __init__(self, run: OpenRun, stop: AgreedStop) -> None:
         self.run, self.stop = run, stop
         self._next_case, self._has_warned = 0.0, False
 
     def __call__(self) -> dict[str, dict[str, float]]:
-        """Return the metrics by kind of weights; {} on ranks other than 0."""
+        """Return {kind of weights: metrics}; {} on ranks other than 0."""
         problem, state, group = self.run.problem, self.run.state, self.run.group
         evaluator = self.run.evaluator(self.stop.check)
         metrics: dict[str, dict[str, float]] = {}
         for weights, model in state.evaluation_models().items():
-            # Each rank has its own running statistics; a checkpoint holds rank 0's.
+            # Each rank has its own running statistics; a checkpoint stores those of rank 0.
             group.copy_from_first(model.buffers())
             sample_metrics = evaluator.sample_metrics(model, problem.splits.train, problem.validation_indices)
             if not group.is_first:
@@ -211,14 +211,14 @@ class Validation:
         return metrics
 
     def _warn_of_nan(self, metrics: Mapping[str, float], sample_metrics: SplitMetrics) -> None:
-        """Warn once per attempt that a NaN metric prevents the selection of weights; name the samples that have it."""
+        """Warn once per attempt that a NaN metric prevents the selection of weights; name the samples with NaN."""
         run, name = self.run, self.run.selected_by.name
         if self._has_warned or not isnan(metrics.get(name, 0.0)):
             return
         self._has_warned, dataset, indices = True, run.problem.splits.train, run.problem.validation_indices
         bad = [sample_label(dataset, indices[int(at)]) for at in np.flatnonzero(np.isnan(sample_metrics.get(name, [])))]
         where = f", because it is NaN of sample {first_of(bad, 3)} of the training split" if bad else ""
-        run.console.warn(f"trainer.select_by={name} is NaN{where}: no weights are the best, the last ones are kept")
+        run.console.warn(f"trainer.select_by={name} is NaN{where}: no weights are the best, so the last are kept")
 
     def _keep_median(self, evaluator: Evaluator, model: nn.Module, sample_metrics: SplitMetrics) -> None:
         """Replace the kept case by the median case of this evaluation, at most once in CASE_PAUSE_S."""
@@ -243,7 +243,7 @@ class Validation:
 def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any]) -> int:
     """Evaluate the test split with the selected weights, and write the result and the report.
 
-    time_use: of this attempt. Return 0, or the reason if all ranks stopped early; the next attempt evaluates again.
+    time_use: that of this attempt. Return 0, or the reason if all ranks stopped early; then the next attempt evaluates.
     """
     started, group = time.perf_counter(), run.group
     try:
@@ -265,7 +265,7 @@ def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any])
             f"the result of the run cannot be written to {run.folder.path}; training is complete and saved\n"
             f"  seen      {refusal.seen}\n"
             f"  expected  {refusal.expected}\n"
-            f"  fix       make room, then {continue_line(run.folder.path)}: only the evaluation is repeated"
+            f"  fix       free disk space, then {continue_line(run.folder.path)}: only the evaluation is repeated"
         ) from None
     # A launcher may kill the remaining ranks a while after the first has left, as srun --wait does.
     group.wait_for_first(LONGEST_FINISH_S)
@@ -273,7 +273,7 @@ def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any])
 
 
 def _of_training(run: OpenRun, time_use: dict[str, Any]) -> dict[str, Any]:
-    """Return the time use of the last attempt that made updates: this attempt may only repeat the evaluation."""
+    """Return the time use of the last attempt that made updates, as this attempt may only repeat the evaluation."""
     rows = [] if time_use["updates"] else read_metrics(run.folder.metrics)
     last = next((row for row in reversed(rows) if row["kind"] == "time_use"), time_use)
     return {name: last[name] for name in time_use if name in last}

@@ -11,17 +11,17 @@ from noether.training.build import Run
 from noether.training.rehearsal import loss_of, rehearsal_batch
 
 CEILING_S = 0.05
-"""The seconds for which matrix products are timed."""
+"""How long matrix products are timed, in seconds."""
 
 
 def measure_arithmetic(run: Run, time_use: dict[str, Any]) -> dict[str, float] | None:
     """Count the operations of a sample's forward and backward pass, and time matrix products on this device.
 
     The run is not changed. `time_use`: how each rank's time in the loop was used.
-    flops_per_sample: forward and backward, as torch counts them: matrix products, convolutions and attention.
+    flops_per_sample: operations of both passes as torch counts them (matrix products, convolutions and attention).
     matmul_flops_per_second: the rate of square products in the precision of the run, on this rank's device.
     share: the fraction of that rate that the forward and backward passes reached.
-    Return None if torch cannot count the model, or if the task makes its own updates.
+    Return None if torch cannot count the model's operations, or if the task makes its own updates.
     """
     if run.problem.task.updates_itself:
         return None

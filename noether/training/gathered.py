@@ -13,7 +13,7 @@ from noether.launch.process_group.group import Group
 class Together(Mapping[str, Tensor]):
     """Predictions or a batch of all ranks, in the order of the global batch. Every rank must read the same keys.
 
-    A tensor is gathered when it is first read. A scalar (such as a temperature) is the model's own and is not gathered.
+    A tensor is gathered when it is first read. A scalar (such as a temperature) belongs to the model, so it is not.
     RequestError: a tensor does not have a row for each of the rank's `samples`, or its shape differs between ranks.
     """
 
@@ -41,12 +41,12 @@ class Together(Mapping[str, Tensor]):
 
 
 def alike(said: str, group: Group) -> bool:
-    """Return whether `said` is the same on all ranks. Every rank calls it."""
+    """Return whether `said` is the same on all ranks. Every rank calls this."""
     return len({row[0] for row in group.table([crc32(said.encode())])}) == 1
 
 
 def _rows_of_all(own: Tensor, group: Group) -> Tensor:
-    content = own.detach().contiguous().reshape(-1).view(torch.uint8)  # Sum bytes, which fits any type: others add 0.
+    content = own.detach().contiguous().reshape(-1).view(torch.uint8)  # Summing bytes fits any type: other ranks add 0.
     every = content.new_zeros(group.world_size, len(content))
     every[group.rank] = content
     rows, first = group.sum(every).view(-1).view(own.dtype).view(-1, *own.shape[1:]), group.rank * len(own)

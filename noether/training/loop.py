@@ -1,4 +1,4 @@
-"""The training loop: micro-batches → one update → then, if due: log rows, evaluation, checkpoint, stop."""
+"""The training loop: after each update, it logs, evaluates, saves or stops if that is due."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class Loop:
     observers: Observers = field(init=False)
 
     def run(self) -> int:
-        """Train on every rank; return 0 if the run is complete, else the reason for which all saved and stopped."""
+        """Train on every rank; return 0 if the run is complete, else the reason for which all ranks stopped."""
         built, group, progress = self.built, self.built.group, self.built.state.progress
         updater = self.updater = built.updater()
         observers = self.observers = Observers(built, updater.clock, self.trackers, self.profile, self.callbacks)

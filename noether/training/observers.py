@@ -83,7 +83,7 @@ class Observers:
             self._profile.close()
         made, seconds = self._built.state.progress.updates - self._start_update, time.perf_counter() - self._began
         time_use = {"updates": made, "seconds": seconds, **self._window.finish().as_dict()}
-        if made:  # Readers use the last such row: it must be from training.
+        if made:  # Readers use the last row of this kind, which must come from training.
             self._log("time_use", **time_use)
         return time_use
 

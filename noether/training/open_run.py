@@ -28,7 +28,7 @@ from noether.training.time_use import UpdateProfile
 
 @dataclass(frozen=True)
 class OpenRun(Run):
-    """A run that is built, its folder, and the lease to write there, which only rank 0 uses."""
+    """A run that is built, with its folder and the lease for writing there; only rank 0 uses the lease."""
 
     folder: RunFolder
     lease: Lease
@@ -36,7 +36,7 @@ class OpenRun(Run):
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """Return the description of the run that every checkpoint of this attempt holds."""
+        """The description of the run that every checkpoint of this attempt contains."""
         return {
             "run_id": self.folder.run_id,
             "world_size": self.group.world_size,
@@ -104,7 +104,7 @@ def open_profile(run: OpenRun) -> UpdateProfile | None:
 
 
 def is_complete(run: OpenRun) -> bool:
-    """Return whether the run is over and its folder, read on rank 0, has the result and nothing newer."""
+    """Return whether the run is over and its folder contains the result and nothing of later updates, on rank 0."""
     if not run.is_over():
         return False
     newest = max(newest_update(run.folder.checkpoints), last_update(read_metrics(run.folder.metrics)) or 0)
@@ -112,7 +112,7 @@ def is_complete(run: OpenRun) -> bool:
 
 
 def record_plan(run: OpenRun, plan: dict[str, Any]) -> None:
-    """Write config and plan; delete the result, and checkpoints newer than the state's update."""
+    """Write config and plan; delete the result, and checkpoints of later updates than the state's."""
     folder, lease = run.folder, run.lease
     mark_own(folder, run.config)
     write_whole(folder.config, dump_config(run.config), lease)
@@ -127,7 +127,7 @@ def tell_of_stop(run: OpenRun, name: str) -> None:
     """Report and record a stop at once, because this process may be killed before the current update ends."""
     update = run.state.progress.updates + 1
     run.write_if_first(lambda: record_asked(run.folder, run.lease.own.number, name, update))
-    run.console.say(f"{name}: the run stops and saves as soon as what is under way is done (update {update})")
+    run.console.say(f"{name}: the run saves and stops as soon as its current work is done (update {update})")
 
 
 def leave(run: OpenRun, reason: int) -> int:

@@ -1,4 +1,4 @@
-"""Optimisers: torch's, those that torch does not have, and the user's own."""
+"""Optimisers: those of torch, those that torch does not have, and the user's own."""
 
 import copy
 import inspect
@@ -20,9 +20,9 @@ from noether.launch.process_group.torch_internals import LightAdamW, LightSGD, W
 def build_optimizer(
     config: OptimizerConfig, model: nn.Module, parts: Mapping[str, nn.Module] | None = None
 ) -> Optimizer:
-    """Build the optimiser of a model's trainable parameters; with `parts`, join one optimiser for each part.
+    """Build the optimiser of a model's trainable parameters; if `parts` are given, join one optimiser for each part.
 
-    Without `decay_all`, weight decay leaves out biases, norms and other parameters of fewer than two axes.
+    Unless `decay_all` is true, biases, norms and other parameters of fewer than two axes get no weight decay.
     RequestError: the user's own class is not an optimiser, or a run cannot use or resume it.
     """
     if parts:
@@ -41,7 +41,7 @@ def build_optimizer(
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, *, decay_all: bool = False) -> list[dict[str, Any]]:
-    """Split the trainable parameters into those that decay and those that do not."""
+    """Divide the trainable parameters into a group with weight decay and a group without it."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decayed = [parameter for parameter in trainable if decay_all or parameter.ndim >= 2]
     others = [parameter for parameter in trainable if not (decay_all or parameter.ndim >= 2)]
@@ -87,10 +87,10 @@ def _momenta(optimizer: Optimizer, parameters: list[Tensor], name: str) -> list[
 
 
 class Muon(WithoutCompiler):
-    """Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon/): steps along the momentum made orthogonal.
+    """Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon/): steps along the orthogonalised momentum.
 
-    The numbers equal those of `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")` within the rounding of bfloat16, in
-    which torch makes matrices orthogonal. Matrices of one shape are stacked, which halves the time for small ones.
+    The result equals that of `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")` within the rounding of bfloat16, which
+    torch uses to orthogonalise. Matrices of one shape are stacked, which halves the time for small matrices.
     """
 
     needed = ("momentum_buffer",)
@@ -115,7 +115,7 @@ class Muon(WithoutCompiler):
         directions = orthogonal(torch.stack(ahead), group["steps"]).to(weights[0].dtype)
         if group["weight_decay"]:
             foreach.mul_(weights, 1 - lr * group["weight_decay"])
-        # An orthogonal matrix has entries of about 1/√(larger side); AdamW's steps have about 0.2 (arXiv 2502.16982).
+        # An orthogonal matrix has entries of about 1/√(larger side); AdamW's steps, about 0.2 (arXiv 2502.16982).
         foreach.add_(weights, list(directions), alpha=-lr * 0.2 * max(weights[0].shape) ** 0.5)
 
 
@@ -138,7 +138,7 @@ def orthogonal(matrices: Tensor, steps: int) -> Tensor:
 
 
 class JoinedOptimizer(WithoutCompiler):
-    """Several optimisers of disjoint parameters, joined into one: they share its state and its groups."""
+    """Several optimisers of disjoint parameters, joined into one, whose state and groups they share."""
 
     def __init__(self, parts: Mapping[str, Optimizer]) -> None:
         super().__init__([group for part in parts.values() for group in part.param_groups], {})
@@ -167,18 +167,18 @@ class JoinedOptimizer(WithoutCompiler):
             part.step()
 
     def needed_state(self, parameter: Tensor) -> tuple[str, ...]:
-        """Return the names of the state that the optimiser of this parameter's part needs."""
+        """Return the names of the state entries that the optimiser of this parameter needs."""
         part: Any = self._part_of[parameter]
         return tuple(part.needed_state(parameter))
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Load a state, and give each part its share."""
+        """Load a state, and give each part's optimiser its groups."""
         super().load_state_dict(state_dict)
         self._deal(iter(self.param_groups), self.state)
 
 
 def muon_for_matrices(groups: Iterable[dict[str, Any]], config: MuonConfig, *, fused: bool) -> Optimizer:
-    """Build Muon for matrices of real numbers and AdamW for every other parameter, joined.
+    """Build Muon for real matrices and AdamW for every other parameter, and join the two optimisers.
 
     Muon's steps have the size of AdamW's, so that one learning rate and one weight decay suit both.
     """
@@ -197,7 +197,7 @@ def muon_for_matrices(groups: Iterable[dict[str, Any]], config: MuonConfig, *, f
 
 
 def build_own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Optimizer:
-    """Try the user's own optimiser on copies of the weights, then build it. RequestError: as `build_optimizer`."""
+    """Try the user's own optimiser on copies of the weights, then build it. Errors are those of `build_optimizer`."""
     few = [{**group, "params": [nn.Parameter(one.detach().clone()) for one in group["params"][:1]]} for group in groups]
     trial = _own(config, few)
     step = inspect.signature(trial.step).parameters.values()
@@ -234,7 +234,7 @@ def build_own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Op
 
 
 def _numbers_of(optimizer: Optimizer) -> dict[str, float]:
-    """Return the attributes of an optimiser that are numbers, or tensors of one number."""
+    """Return the attributes of an optimiser that are numbers, or tensors with a single number."""
 
     def is_number(value: Any) -> bool:
         one = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
@@ -253,7 +253,7 @@ def _own(config: CustomOptimizerConfig, groups: list[dict[str, Any]]) -> Optimiz
     try:
         own: Optimizer = optimizer_component(config, groups).build()
     except (ValueError, TypeError) as error:
-        raise _unusable(config, str(error), "options that it takes") from None
+        raise _unusable(config, str(error), "options that the optimiser accepts") from None
     return own
 
 

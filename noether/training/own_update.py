@@ -22,7 +22,7 @@ from noether.training.time_use import Part, UpdateMetrics
 from noether.training.update import Updater
 
 RESERVED = {*POSITION, *(metric.name for metric in OF_THE_LOOP), "time_use", "slowest"} - {"loss"}
-"""Names in the rows of training that a task may not use."""
+"""Names in the log rows of training, which a task may not use."""
 
 
 def check_own_update(kind: Any, trainer: TrainerConfig, accumulation_steps: int) -> None:
@@ -30,9 +30,9 @@ def check_own_update(kind: Any, trainer: TrainerConfig, accumulation_steps: int)
     if not (isinstance(kind, type) and issubclass(kind, Task)) or kind.update is Task.update:
         return
     if kind.metrics is Task.metrics and kind.loss is Task.loss:
-        expected = "metrics of each sample of an evaluation, by which weights are compared, `loss` among them"
+        expected = "a method `metrics` whose metrics of each sample include `loss`, by which weights are compared"
         raise _unusable(kind, "`update` without `metrics`", expected)
-    expected = "a rank's whole share of a batch at once, no loss scaler, no compilation: the trainer sees no passes"
+    expected = "one micro-batch per rank, no loss scaler and no compilation, because the task makes the passes"
     several = trainer.max_batch_size == "auto" or accumulation_steps > 1
     cannot = {"precision=bf16": trainer.precision == "fp16", "compile=false": trainer.compile}
     for instead, is_set in {**cannot, "max_batch_size=null": several}.items():
@@ -63,13 +63,13 @@ def parts_of(task: Task, model: nn.Module) -> dict[str, nn.Module]:
             owners[id(one)][1].append(name)
     trained = [owners[id(one)] for one in model.parameters() if one.requires_grad]
     if bad := wrong or next((f"{name} in {first_of(of, 3) or 'no part'}" for name, of in trained if len(of) != 1), ""):
-        expected = "from `optimizers`, by names, parts of the model: each parameter that is trained in one of them"
+        expected = "a dictionary of the model's parts from `optimizers`, with each trained parameter in one part"
         raise _unusable(type(task), bad, expected)
     return parts
 
 
 class OwnUpdater(Updater):
-    """An updater that lets the task make each update. Each step of a part has `Updater`'s guarantees on gradients."""
+    """An updater that lets the task make each update; each step of a part treats gradients as `Updater` does."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -111,7 +111,7 @@ class OwnUpdater(Updater):
             self._average(part)
         gradients = [parameter.grad for parameter in part.parameters if parameter.grad is not None]
         if not gradients:
-            seen = f"{part.name}: " + ("a loss without them" if is_scalar else repr(loss)[:80])
+            seen = f"{part.name}: " + ("a loss without its weights" if is_scalar else repr(loss)[:80])
             raise _unusable(type(self.state.task), seen, "a scalar that depends on the weights of the part")
         self.clock.switch(Part.OPTIMIZER)
         self.losses.append(loss.detach().to(self.precision.weights))
@@ -126,7 +126,7 @@ class OwnUpdater(Updater):
         self.clock.switch(Part.FORWARD)
 
     def _average(self, part: "PartOptimizer") -> None:
-        """Replace each gradient by its mean over the ranks; it is None only if no rank has one."""
+        """Replace each gradient by its mean over the ranks; a gradient is None only if no rank has it."""
         if self.group.world_size == 1:
             return
         if not alike(step := f"steps {part.name} of update {self.optimizers.updates + 1}", self.group):
@@ -149,7 +149,7 @@ class OwnUpdater(Updater):
 
 
 class PartOptimizer:
-    """The optimiser of one part, which `Task.update` steps. `optimizer`: torch's, whose rate each step sets."""
+    """The optimiser of one part, for `Task.update`; the attribute `optimizer` is the optimiser of torch."""
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, updater: OwnUpdater) -> None:
         self.name, self.optimizer, self._updater = name, optimizer, updater
@@ -169,7 +169,7 @@ class PartOptimizer:
 
 
 class Optimizers(dict[str, PartOptimizer]):
-    """The optimisers of an update by their names; `updates`: the number of updates made before this one."""
+    """{name: optimiser of a part}; the attribute `updates` is the number of updates made before the current one."""
 
     updates = 0
 

@@ -1,4 +1,4 @@
-"""Check before a run starts for faults that would end it later. Import torch only for the user's own components."""
+"""Find faults before a run starts that would end it later. Only checks of a user's own components import torch."""
 
 import importlib.util
 import os
@@ -36,14 +36,14 @@ def check_start(config: RunConfig, target: ResumeTarget) -> StampedFile | None:
 
 
 def check_own_code_of_ranks(config: RunConfig, plan: RunPlan) -> None:
-    """Run `check_own_code` in the process that imports torch: the ranks' fork server, or this one for a single rank."""
+    """Run `check_own_code` in the process that imports torch: the ranks' fork server, or this process for one rank."""
     if not config.own_code():
         return
     placement, steps = plan.placement, plan.batch.accumulation_steps
     if len(placement.workers) > 1:
         call_with_torch(check_own_code, config, steps)
         return
-    # The environment of a rank before torch is loaded; no CUDA context, which would not survive a fork.
+    # Set the environment that a rank has before it loads torch, and open no CUDA context, which survives no fork.
     threads = {"OMP_NUM_THREADS": str(placement.cpus.threads)} if placement.cpus else {}
     early = {"TORCH_CPP_LOG_LEVEL": "ERROR", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", **openmp_defaults(os.environ)}
     with changed_environment({**early, **threads, **os.environ}):
@@ -51,14 +51,14 @@ def check_own_code_of_ranks(config: RunConfig, plan: RunPlan) -> None:
 
 
 def check_software(config: RunConfig, placement: Placement) -> None:
-    """Refuse a torch that does not fit this host's devices, or a missing compiler, before reading any checkpoint."""
+    """Refuse a torch that does not fit this host's devices; refuse trainer.compile if the compiler is missing."""
     _check_torch(placement)
     if config.trainer.compile:
         refuse_without_compiler(placement.workers[0].device.kind, os.environ, image_engine(os.environ))
 
 
 def _check_torch(placement: Placement) -> None:
-    """Refuse GPUs if torch is built for the CPU only: it would raise an error on every rank."""
+    """Refuse GPUs if torch is built for the CPU only, because it would raise an error on every rank."""
     found = importlib.util.find_spec("torch")  # Finds torch without importing it.
     if placement.workers[0].device.kind != "cuda" or found is None or found.origin is None:
         return
@@ -74,7 +74,7 @@ def _check_torch(placement: Placement) -> None:
 def refuse_without_compiler(
     device_kind: str, environ: Mapping[str, str], engine: str, which: Callable[[str], str | None] = shutil.which
 ) -> None:
-    """Refuse if the compiler that torch.compile needs is not installed; CXX and CC choose another compiler.
+    """Refuse trainer.compile if its compiler is not installed; the variables CXX and CC choose another compiler.
 
     engine: the container engine, for the message, if this runs in one of the project's images.
     """
@@ -99,8 +99,8 @@ def refuse_without_compiler(
 def check_own_code(config: RunConfig, accumulation_steps: int) -> None:
     """Import the user's own components and callbacks, and check their methods and options, without building any.
 
-    The schema has checked the components that come with noether. RequestError: as `Component.find` and
-    `callback_classes` raise it.
+    The schema has already checked the options of noether's components. Errors are those of `Component.find` and
+    `callback_classes`.
     """
     if not config.own_code():
         return

@@ -1,4 +1,4 @@
-"""Trial forward and backward passes, which leave the state unchanged; the largest micro-batch that fits."""
+"""Trial forward and backward passes, which leave the state unchanged, and the search for the largest micro-batch."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from noether.core.tasks.base import Task
 from noether.launch.process_group.group import Group
 
 NCCL_BYTES = 512 * 2**20
-"""Memory for NCCL's channels and connections, which it allocates at the first collective call."""
+"""The memory in bytes that NCCL allocates for channels and connections at the first collective call."""
 
 
 def rehearsal_batch(problem: Problem, samples: int, device: torch.device, precision: Precision) -> Batch:
@@ -36,7 +36,7 @@ def loss_of(model: Callable[[Any], Any], task: Task, precision: Precision, batch
 
 
 def updates_that_fit(micro: int) -> AbstractContextManager[None]:
-    """If an update in the block runs out of memory, raise RequestError with a setting instead of `micro` samples."""
+    """Raise RequestError if an update of `micro` samples runs out of memory in the block; it suggests a setting."""
     otherwise = "trainer.recompute=true      (or fewer points: dataset.points_per_update)"
     return smaller_when_full("an update", "trainer.max_batch_size", micro, otherwise)
 
@@ -44,8 +44,8 @@ def updates_that_fit(micro: int) -> AbstractContextManager[None]:
 def still_to_come(model: nn.Module, group: Group) -> int:
     """Return the bytes of GPU memory that updates take in addition to a forward and backward pass.
 
-    Count two numbers per trained weight in the optimiser's state (as for Adam; others keep fewer) and, with several
-    ranks, one number in DDP's buckets; add NCCL's own buffers.
+    Each trained weight counts as two numbers in the optimiser's state (as for Adam; other optimisers keep fewer) and,
+    with several ranks, as one number in DDP's buckets. NCCL's own buffers are added.
     """
     if group.device.type != "cuda":
         return 0
@@ -54,9 +54,9 @@ def still_to_come(model: nn.Module, group: Group) -> int:
 
 
 def largest_micro_batch(problem: Problem, precision: Precision, group: Group, most: int) -> int:
-    """Return the most samples whose forward and backward pass fit on every rank's device. Every rank calls it.
+    """Return the maximum number of samples whose forward and backward pass fit on each device. Every rank calls this.
 
-    The memory that is `still_to_come` is kept free. Weights, running statistics and random numbers do not change.
+    The memory that `still_to_come` returns is kept free. Weights, running statistics and random numbers do not change.
     RequestError: a single sample does not fit.
     """
 

@@ -17,7 +17,7 @@ class RunLength:
     effective_batch_size: int
 
     def count_updates(self, interval: Interval) -> int:
-        """Return an interval in updates of this run, at least 1 (`%` may give 0); samples to the nearest update."""
+        """Convert an interval into a rounded count of updates, at least 1; an interval in `%` may give 0."""
         if interval.unit == "%":
             return round(interval.count / 100 * self.total_updates)
         if interval.unit == "epochs":
@@ -32,7 +32,7 @@ class RunLength:
 
     @property
     def epochs(self) -> float:
-        """Return the length in epochs."""
+        """The length in epochs."""
         return self.total_updates / self.updates_per_epoch
 
 

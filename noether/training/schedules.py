@@ -20,16 +20,16 @@ from noether.launch.process_group.torch_internals import LightSGD
 from noether.training.run_length import RunLength
 
 Curve = Callable[[int], float]
-"""update (0-based) → learning rate."""
+"""A function from an update (the first is 0) to its learning rate."""
 MOMENTUM = 0.9
 """The trial optimiser's momentum for a schedule of torch. If the schedule changes this value, it cycles momentum."""
 
 
 @dataclass
 class Schedule:
-    """The learning rate of each update: a pure function of its number (from 0), so that resuming needs no state.
+    """The learning rate of each update, a pure function of the update's index (from 0); so a resume needs no state.
 
-    momenta: the momentum of each update, if a schedule of torch cycles it.
+    momenta: the momentum of each update, if a schedule of torch cycles the momentum.
     plateau: torch's ReduceLROnPlateau, which lowers the rate after evaluations.
     """
 
@@ -42,7 +42,7 @@ class Schedule:
         return self.curve(update)
 
     def set_momentum(self, optimizer: Optimizer, update: int) -> None:
-        """Set the momentum (AdamW: betas[0]) of an update, if the schedule cycles it. RequestError: it has none."""
+        """Set an update's momentum (AdamW: betas[0]), if the schedule cycles it. RequestError: none can be set."""
         for group in optimizer.param_groups if self.momenta else ():
             if "betas" in group:
                 group["betas"] = (self.momenta[update], *group["betas"][1:])
@@ -62,8 +62,8 @@ class Schedule:
 def build_schedule(config: ScheduleConfig, peak: float, length: RunLength, better: str = "lower") -> Schedule:
     """Return the learning rate of each update of the whole run, which does not depend on the world size.
 
-    `better`: which selection metric is better, "lower" or "higher". RequestError: the user's own function does not
-    return a schedule, or torch's class does not take the options.
+    `better`: whether a "lower" or "higher" selection metric is better. RequestError: the user's own function does not
+    return a schedule, or torch's class does not accept the options.
     """
     total, schedule = length.total_updates, Schedule(lambda update: peak)
     last = max(total - 1, 1)
@@ -78,7 +78,7 @@ def build_schedule(config: ScheduleConfig, peak: float, length: RunLength, bette
         every, factor = max(length.count_updates(config.every), 1), config.factor
         schedule.curve = lambda update: peak * factor ** (update // every)
     after = schedule.curve
-    # The first update has a rate above zero, peak / (warmup + 1), and update `warmup` is the first at the peak.
+    # The first update has the rate peak / (warmup + 1), above zero, and update `warmup` is the first at the peak.
     schedule.curve = lambda update: peak * (update + 1) / (warmup + 1) if update < warmup else after(update)
     return schedule
 
@@ -99,7 +99,7 @@ def _of_path(config: CustomScheduleConfig, peak: float, updates: int, better: st
                 if update:
                     scheduler.step()
             except ValueError as error:
-                raise _unusable(config.kind, f"update {update} of {updates}: {error}", "a rate for each") from None
+                raise _unusable(config.kind, f"update {update} of {updates}: {error}", "a rate for each one") from None
             momenta.append(group["momentum"])
             return float(group["lr"])
 
@@ -117,10 +117,10 @@ def _of_path(config: CustomScheduleConfig, peak: float, updates: int, better: st
 def find_schedule(
     config: CustomScheduleConfig, peak: float, updates: int, better: str = "lower"
 ) -> LRScheduler | Component:
-    """Return the schedule of torch that `schedule.kind` names, with its own optimiser, or the user's function.
+    """Return the schedule that `schedule.kind` names: torch's, with a trial optimiser, or the user's as a component.
 
-    Options that are not given are filled in if the run knows them: the peak, the number of updates, the direction of
-    the selection metric. RequestError: the class or function does not take the options.
+    Missing options that the run knows are filled in: the peak, the number of updates, and the direction of the
+    selection metric. RequestError: the class or function does not accept the options.
     """
     kind: Any = load_object(config.kind, "schedule.kind")
     options = config.options()
@@ -142,7 +142,7 @@ def find_schedule(
     try:
         scheduler: LRScheduler = component.build()
     except (ValueError, TypeError, KeyError) as error:
-        raise _unusable(config.kind, str(error), "options that it takes") from None
+        raise _unusable(config.kind, str(error), "options that the schedule accepts") from None
     optimizer.step()  # Torch warns if a schedule steps before its optimiser.
     return scheduler
 

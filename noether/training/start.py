@@ -1,4 +1,4 @@
-"""Start a run: check the request, show the plan, prepare the data, take the run folder, start the workers."""
+"""Start a run on this host, from the checks of the request to the start of the workers."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ from noether.training.tensorboard_page import beside_run
 class TrainRequest:
     """The parent process's request to its workers.
 
-    target: where the run starts, chosen by rank 0's parent; None in other parents, whose ranks get it from rank 0.
+    target: where the run starts, chosen by rank 0's parent; other parents give None, and their ranks ask rank 0.
     data: the data folder on this host. plan: the plan for this host. quiet: print nothing.
     weights: the file of the initial weights, as the parent of rank 0 verified it on its host.
     deadline: the time by which the run must have exited, found by the parent of rank 0; None if unknown.
@@ -100,7 +100,7 @@ def _leave_folder(lease: Lease, code: int, stopped_by: signal.Signals | None) ->
     """Record how this attempt ended, unless its ranks have recorded it, and release the folder."""
     if stopped_by is not None or code not in (ExitCode.DONE, ExitCode.CHECKPOINTED):
         folder, outcome = lease.folder, stopped_by.name if stopped_by is not None else "failed"
-        with suppress(OSError, FencedError):  # A newer attempt owns the folder, so write nothing.
+        with suppress(OSError, FencedError):  # Another attempt owns the folder now, so write nothing.
             lease.check()
             record_outcome(folder, lease.own.number, newest_update(folder.checkpoints), outcome)
     lease.release(code)
@@ -126,10 +126,10 @@ def _run_ranks(target: str, request: TrainRequest, logs: Path, info: RunInfo, st
 
 
 def _train(request: TrainRequest, logs: Path, info: RunInfo, start: Start) -> tuple[int, signal.Signals | None]:
-    """Train; return the exit code, and the signal, if any, that ended ranks before all had connected.
+    """Train; return the exit code, and the signal, if any, that ended ranks before all ranks had connected.
 
-    After such a signal the newest checkpoint is unchanged, and the run is to be continued. Ctrl-C is an exception: a
-    person who ends a run right after its start does not want it continued.
+    Such a signal leaves the newest checkpoint unchanged, so the run is to be continued. Ctrl-C is an exception, because
+    a person who ends a run right after its start does not want it continued.
     """
     code = _run_ranks(TRAIN, request, logs, info, start)
     asked = (signal.Signals(number) for number in STOP_SIGNALS if number != signal.SIGINT)
@@ -141,7 +141,7 @@ def _train(request: TrainRequest, logs: Path, info: RunInfo, start: Start) -> tu
 
 
 def _open_folder(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> tuple[ResumeTarget, Lease]:
-    """Make the run's folder, take its lease, and write the configuration and the plan."""
+    """Create the run's folder, take its lease, and write the configuration and the plan."""
     folder, placement = target.folder, plan.placement
     folder.create()
     with refusals_told(folder.path):
@@ -150,7 +150,7 @@ def _open_folder(config: RunConfig, plan: RunPlan, target: ResumeTarget) -> tupl
         lease = take_lease(folder, is_task=is_task, start_update=start_update, after=target.attempts)
         lease.drop(folder.stopped)
         write_record(folder.environment, describe_environment(), lease)
-        if target.checkpoint is None:  # Before any worker starts, so that it outlives a crash.
+        if target.checkpoint is None:  # Written before any worker starts, so that a crash leaves the plan behind.
             write_record(folder.plan, plan.as_dict(), lease)
             mark_own(folder, config)
             write_whole(folder.config, dump_config(config), lease)  # Last: from now on a run of this name exists.
@@ -172,7 +172,7 @@ def _say_start(config: RunConfig, target: ResumeTarget, start: Start, console: C
 
 
 def _join(config: RunConfig, plan: RunPlan, start: Start) -> int:
-    """Start the ranks of a host without rank 0; rank 0's host chooses the folder and decides if the run starts."""
+    """Start the ranks of a host without rank 0; the host of rank 0 chooses the folder, and may refuse the run."""
     check_software(config, plan.placement)
     data, info = _prepare(config, plan, start, Console(None, speaks=False), logs_stay=False)
     with tempfile.TemporaryDirectory(prefix="noether-") as scratch:
@@ -182,9 +182,9 @@ def _join(config: RunConfig, plan: RunPlan, start: Start) -> int:
 def _choose_folder(
     config: RunConfig, console: Console, placement: Placement, reset: bool
 ) -> tuple[ResumeTarget, Path | None]:
-    """Return where a run starts, and where to keep the folder that it replaces; None if it replaces none.
+    """Return where a run starts, and where to keep the folder that the run replaces; None if it replaces no folder.
 
-    A requeued job or a launcher's restart repeats the command with `reset`; it continues the first attempt's run.
+    If a requeued job or a launcher's restart repeats a command with `reset`, it continues the run of its first attempt.
     """
     if not reset:
         return find_target(config, console.warn), None

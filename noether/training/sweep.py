@@ -1,4 +1,4 @@
-"""Sweeps (`noether train -m seed=1,2,3`): their runs are planned, trained one after another, and compared."""
+"""Sweeps (`noether train -m seed=1,2,3`): plan the runs of a sweep, train one after another, and compare them."""
 
 import json
 import signal
@@ -30,7 +30,7 @@ from noether.runs.metrics import Metrics, described_in
 from noether.runs.records import finite_values, mapping, read_record, write_record
 
 READ_S = 2.0
-"""The longest wait for output after a training has ended: a process that its code started may hold the pipe open."""
+"""How long to wait for output after a run has ended, in seconds: a process that it started may keep the pipe open."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class SweptRun:
 
     @property
     def group(self) -> str:
-        """The overrides that this run shares with the runs that differ only by seed."""
+        """The overrides that this run shares with the runs that differ from it only by seed."""
         return " ".join(text for text in self.differs if not text.lstrip("+").startswith("seed="))
 
 
 def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = False) -> int:
-    """Train each run in its own process, so that nothing leaks from one into the next.
+    """Train each run in its own process, so that no run affects the next one.
 
     Every run is checked before the first one starts. A run that fails or stops ends the sweep with its exit code.
     """
@@ -63,7 +63,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
         code = train_apart([*(["--hp", hp] if hp else []), *run.words])
         if code != ExitCode.DONE:
             how = "stopped with everything saved" if code == ExitCode.CHECKPOINTED else f"ended with {code}"
-            console.say(f"run {index + 1} of {len(runs)} {how}; to continue: the same command with\n  {again}")
+            console.say(f"run {index + 1} of {len(runs)} {how}; to continue, repeat the command with\n  {again}")
             return code
     if dry_run:
         return ExitCode.DONE
@@ -78,7 +78,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
     write_record(path, {"groups": summary, "runs": each})
     for run in runs:
         if len(runs) > 1 and run.folder.report.exists():
-            write_report(run.folder)  # Again: now the page can show how much seeds differ.
+            write_report(run.folder)  # Written again, because the page can now show how much seeds differ.
     console.say("", sweep_table(summary, described_in(*found.values())), f"\nsweep  {path}", sep="\n")
     return ExitCode.DONE
 
@@ -86,7 +86,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
 def plan_here(
     overrides: Sequence[str], hp: str | None, *, multirun: bool, visible_devices: str | None, as_json: bool
 ) -> int:
-    """Print what train would do with one run, or with each run of a sweep; return the exit code."""
+    """Print what `noether train` would do with one run, or with each run of a sweep; return the exit code."""
     runs: dict[str, Sequence[str]] = {"": overrides}
     if multirun:
         swept = plan_sweep(overrides, hp, "plan")[1]
@@ -104,7 +104,7 @@ def plan_here(
 
 
 def checked_plan(overrides: Sequence[str], hp: str | None, visible_devices: str | None = None) -> RunPlan:
-    """Return the plan of a run. If the plan is for this machine, raise RequestError as `noether train` does."""
+    """Return the plan of a run. If the plan is for this machine, raise the same errors as `noether train`."""
     config = load_run_config(overrides, hp)
     plan = plan_run(config, visible_devices=visible_devices)
     if visible_devices is None:
@@ -117,7 +117,7 @@ def checked_plan(overrides: Sequence[str], hp: str | None, visible_devices: str 
 
 
 def summarise(results: Mapping[SweptRun, Mapping[str, float]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return mean, sample standard deviation (n - 1; None for a single run) and n of each metric, over seeds."""
+    """Return {group: {metric: {mean, std, n}}} over seeds; std divides by n - 1, and is None for a single run."""
     groups: dict[str, list[Mapping[str, float]]] = {}
     for run, metrics in results.items():
         groups.setdefault(run.group, []).append(metrics)
@@ -144,12 +144,12 @@ def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]], describe
 
 
 def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") -> tuple[str, list[SweptRun], str]:
-    """Return the sweep's name, its runs, and the words to add to the command to continue them."""
+    """Return the sweep's name, its runs, and the words that continue the runs if added to the command."""
     expanded, configs = load_sweep(overrides, hp, verb)
     base, names = configs[0].run_id or new_run_id(), [config.run_id for config in configs]
     runs, called = [], [name or base for name in names]
     if len(set(names)) < len(names) or len(names) == 1:  # Otherwise run_id is swept and names each run.
-        numbered = [f"{name}-{number}" for number, name in enumerate(called)]  # Earlier versions' names.
+        numbered = [f"{name}-{number}" for number, name in enumerate(called)]  # Names of earlier versions of noether.
         begun = is_run(configs[0].output_path / numbered[0])
         called = numbered if begun else run_names(called, varied(expanded))
     for config, words, differs, run_id in zip(configs, expanded, varied(expanded), called, strict=True):
@@ -169,8 +169,8 @@ def plan_sweep(overrides: Sequence[str], hp: str | None, verb: str = "train") ->
 def train_apart(words: Sequence[str], read: Callable[[IO[bytes]], None] | None = None, **options: Any) -> int:
     """Run `noether train WORDS` in its own process, pass signals on to that process, and return its exit code.
 
-    If this process is killed, the training saves and stops. options: arguments of `Popen`. read: reads the stream for
-    which `options` request a pipe: stderr, or stdout combined with stderr.
+    If this process is killed, the run saves and stops. options: arguments of `Popen`. read: a function that reads the
+    stream for which `options` request a pipe (stderr, or stdout combined with stderr).
     """
     command = [sys.executable, "-m", "noether", "train", *words]
     process = subprocess.Popen(command, preexec_fn=partial(set_death_signal, signal.SIGTERM), **options)
@@ -179,7 +179,7 @@ def train_apart(words: Sequence[str], read: Callable[[IO[bytes]], None] | None =
         process.send_signal(number)
 
     reader = threading.Thread(target=read, args=(process.stdout or process.stderr,), daemon=True) if read else None
-    # Only the main thread receives signals; `noether cancel` stops a training that another thread started.
+    # Only the main thread receives signals; `noether cancel` stops a run that another thread started.
     with stops_handled(forward) if threading.current_thread() is threading.main_thread() else nullcontext():
         if reader:
             reader.start()

@@ -18,12 +18,12 @@ ENDS_WITHIN_S = 5.0
 
 
 def serve_here(paths: tuple[str, ...], port: str | None) -> int:
-    """Serve runs, or the runs in a folder, until Ctrl-C or SIGTERM.
+    """Serve the events of runs, or of all runs in a folder, until Ctrl-C or SIGTERM.
 
     port: None for the first free port from 6006 on. RequestError: a path has no event files, or the port is invalid.
     """
     if port is not None:
-        number_of("port", port, int, 0, 2**16 - 1, "--port 0      (any free one)")
+        number_of("port", port, int, 0, 2**16 - 1, "--port 0      (any free port)")
     with _serving(event_folders(paths or ("runs",)), port) as server:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: server.terminate())
@@ -31,12 +31,12 @@ def serve_here(paths: tuple[str, ...], port: str | None) -> int:
 
 
 def beside_run(folder: RunFolder, wanted: bool) -> AbstractContextManager[object]:
-    """If `wanted`, return a context that serves one run's events at any free port; else an empty context."""
+    """Return a context that serves a run's events at any free port; if not `wanted`, return an empty context."""
     return _serving({folder.path.absolute().name: folder.tensorboard.absolute()}, "0") if wanted else nullcontext()
 
 
 def event_folders(paths: tuple[str, ...]) -> dict[str, Path]:
-    """Return the folders of event files by the names that the page shows. RequestError: a path has no event files."""
+    """Return {name on the page: folder of event files}. RequestError: a path has no event files."""
     found: dict[str, Path] = {}
     for path in paths:
         folder = Path(path).expanduser()
@@ -64,7 +64,7 @@ def _serving(folders: Mapping[str, Path], port: str | None) -> Iterator["subproc
         for name, folder in folders.items():  # The page shows the names of these links.
             (Path(logdir) / name).parent.mkdir(parents=True, exist_ok=True)
             (Path(logdir) / name).symlink_to(folder)
-        # Without the data server, which is a binary that images leave out.
+        # TensorBoard runs without its data server, a binary that images leave out.
         options = ("--host=127.0.0.1", "--load_fast=false", "--reload_interval=5", f"--logdir={logdir}")
         server = subprocess.Popen(
             [sys.executable, "-m", "tensorboard.main", *options, *([f"--port={port}"] if port else [])],

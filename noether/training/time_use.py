@@ -1,4 +1,4 @@
-"""The time and the metrics of updates: seconds by part of an update, metrics by epoch and by logged window."""
+"""The time and the metrics of updates: seconds by part of an update, metrics by epoch and by log row."""
 
 import resource
 import socket
@@ -33,17 +33,17 @@ NAMES = tuple(part.name.lower() for part in Part)
 COMPUTING = (Part.FORWARD, Part.BACKWARD, Part.REDUCTION, Part.OPTIMIZER)
 """The parts that a GPU computes while its host runs ahead."""
 OWN_WORK = (Part.DATA, Part.COPY, Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER)
-"""The parts whose times differ between ranks; the other parts are waiting, or the same on all ranks."""
+"""The parts whose times differ between ranks; in the other parts, ranks wait or take the same time."""
 TRAINING = (*OWN_WORK, Part.REDUCTION, Part.OTHER)
 """The parts whose time is used to compute samples per second: all but logging, evaluations and checkpoints."""
 MOST_MARKS = 4000
-"""The most events kept between two readings; later updates are assumed to divide their time like earlier ones."""
+"""The maximum number of events between two readings; later updates are assumed to divide their time like these."""
 
 
 class Clock:
-    """A clock of the seconds by part since its last reading. `switch` costs a fraction of a microsecond on the CPU.
+    """Measures the seconds of each part since its last reading. `switch` takes a fraction of a microsecond on the CPU.
 
-    With a GPU, the host only queues the work, so its own time cannot tell the parts of an update apart. Instead, events
+    With a GPU, the host only queues the work, so its own time does not show the parts of an update. Instead, events
     recorded on the device's stream, without waiting, show how to divide the host's time among the computing parts.
     """
 
@@ -54,7 +54,7 @@ class Clock:
         self._part, self._since = Part.OTHER, time.perf_counter()
 
     def switch(self, part: Part) -> None:
-        """Count the time from now on for `part`."""
+        """Count the time from now on as time of `part`."""
         self._count()
         if self._on_gpu and (part in COMPUTING or self._part in COMPUTING) and len(self._marks) < MOST_MARKS:
             event = torch.cuda.Event(enable_timing=True)
@@ -103,7 +103,7 @@ class TimeTable:
         return dict(zip(NAMES, self.ranks.mean(axis=0).round(6).tolist(), strict=True))
 
     def slowest(self) -> dict[str, Any] | None:
-        """Return the rank with the most work, its host, and its excess over the others' mean as a share of its time."""
+        """Return the rank with the most work, its host, and its excess work over the others, as a share of its time."""
         if len(self.ranks) < 2:
             return None
         work = self.ranks[:, OWN_WORK].sum(axis=1)
@@ -119,10 +119,10 @@ class TimeTable:
 
 
 class UpdateProfile:
-    """A trace of `updates` updates, from an attempt's third update on: one file per rank in `folder`.
+    """Traces `updates` updates, from an attempt's third update on, and writes one file per rank into `folder`.
 
-    The first updates also load, allocate and compile. `trace-rank-0.json.gz` opens at https://ui.perfetto.dev; on a
-    GPU, `memory-rank-0.pickle` opens at https://pytorch.org/memory_viz. If a write fails, only call `warn`.
+    Earlier updates also load, allocate and compile. `trace-rank-0.json.gz` opens at https://ui.perfetto.dev; on a GPU,
+    `memory-rank-0.pickle` opens at https://pytorch.org/memory_viz. If a write fails, only `warn` is called.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class UpdateProfile:
 
 @dataclass(frozen=True)
 class UpdateMetrics:
-    """The measurements of one update, still on the device: reading them synchronises.
+    """The measurements of one update, still on the device; reading them waits for the device.
 
     loss: this rank's mean loss over its samples. gradient_norm: norm of the whole gradient, before clipping.
     skipped: why the weights were not updated; None if they were.
@@ -184,7 +184,7 @@ class UpdateMetrics:
 class LogWindow:
     """Sums over the updates since the last log row; adding an update does not wait for the device.
 
-    own: whether the task makes the updates. Each number is averaged over the updates that returned it.
+    own: True if the task makes the updates. Each value that it returns is averaged over the updates that returned it.
     """
 
     def __init__(self, group: Group, effective_batch_size: int, clock: Clock, *, own: bool = False) -> None:
@@ -233,13 +233,13 @@ class LogWindow:
         return row
 
     def _means(self) -> dict[str, Any]:
-        """Return the means of the updates' own numbers over updates and ranks; {} above rank 0."""
+        """Return the means, over updates and ranks, of the values that `Task.update` returned; {} above rank 0."""
         ranks = self._group.gather({name: (float(total), count) for name, (total, count) in self._numbers.items()})
         every = {name: [one[name] for one in ranks if name in one] for one in ranks for name in one}
         return {name: sum(total for total, _ in ones) / sum(count for _, count in ones) for name, ones in every.items()}
 
     def finish(self) -> TimeTable:
-        """Return the time by rank and part since the beginning. Every rank calls it."""
+        """Return the time by rank and part since this object was created. Every rank calls this."""
         self.total.ranks += self._group.table(self._clock.take())
         return self.total
 
@@ -262,7 +262,7 @@ class EpochMetrics:
     """Sums over the updates of an epoch; adding an update does not wait for the device.
 
     Each sample is counted once, in the forward pass of its update. Skipped updates are not counted.
-    samples_per_update: samples of this rank. counts: False for a task without counts, for which nothing is summed.
+    samples_per_update: this rank's samples per update. counts: False for a task without counts, which sums nothing.
     """
 
     def __init__(self, group: Group, samples_per_update: int, *, counts: bool = True) -> None:
@@ -274,7 +274,7 @@ class EpochMetrics:
         self._samples = 0
 
     def add(self, metrics: UpdateMetrics) -> None:
-        """Add one update, unless it was skipped or the task has no counts."""
+        """Add one update, unless the update was skipped or the task has no counts."""
         if metrics.skipped or not self._counts:
             return
         sums = {"loss": metrics.loss * self._per_update, **metrics.counts}
@@ -287,7 +287,7 @@ class EpochMetrics:
     def read(self) -> dict[str, Any]:
         """Return the means over the samples since the last call, and the number of samples; {} if there are none.
 
-        Every rank calls this, and all skip the same updates. The names of the counts may differ between batches.
+        Every rank calls this, and all ranks skip the same updates. The names of the counts may differ between batches.
         """
         if not self._samples:
             return {}
@@ -300,7 +300,7 @@ class EpochMetrics:
 
 
 def resident_mib() -> float | None:
-    """Return the host memory that this process holds now, in MiB; None if the kernel does not report it."""
+    """Return the host memory that this process uses now, in MiB; None if the kernel does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

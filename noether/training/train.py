@@ -1,4 +1,4 @@
-"""The work of every rank: join the group, build the problem, train or resume, evaluate, report."""
+"""The work of each rank in a run, from joining the process group to the final evaluation and report."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ from noether.training.start import TrainRequest
 
 
 def train_worker(context: WorkerContext, request: TrainRequest) -> int:
-    """Train as one rank of a run; return DONE, or CHECKPOINTED if it was stopped with everything saved."""
+    """Train as one rank of a run; return DONE, or CHECKPOINTED if the run was stopped with everything saved."""
     stop = AgreedStop()  # Handlers come first: a stop requested while data is read takes effect at the first boundary.
     with stop.listening(meets=context.world_size > 1), joined_group(context) as group:
         stop.join(group)
@@ -53,7 +53,7 @@ def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: Ag
 
 
 def _build(request: TrainRequest, target: ResumeTarget, group: Group) -> OpenRun:
-    """Open the run's logs on this rank, and build all that it trains with."""
+    """Open this rank's log, and build everything that the run needs for training."""
     folder, lease = target.folder, target.lease
     assert lease is not None
     if told := os.environ.get(TOLD):
@@ -109,7 +109,7 @@ def _update_and_evaluate(run: OpenRun, stop: AgreedStop, deadline: Deadline | No
 
 
 def _report_complete(run: OpenRun) -> None:
-    """Report that nothing is left to do; write the report if it is missing."""
+    """Print that the run is complete; write the report if it is missing."""
     run.console.say(f"the run is already complete: {run.folder.path}")
     read_metrics(run.folder.metrics, run.console.warn)  # Only to warn of damaged rows, which nothing else reads here.
     if run.config.tracker.report and not run.folder.report.exists():  # The run was killed before writing it.

@@ -1,4 +1,4 @@
-"""One update: micro-batches → one gradient, the same on all ranks → one step of the optimiser."""
+"""One update: micro-batches give one gradient, which is the same on all ranks, and the optimiser makes one step."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -29,7 +29,7 @@ class NonFiniteError(NoetherError):
 
 
 class DeferredFiniteCheck:
-    """Checks whether a gradient was finite one update later, when reading its norm no longer waits for the device."""
+    """Checks one update late whether a gradient was finite, when reading its norm no longer waits for the device."""
 
     def __init__(self) -> None:
         self._pending: tuple[Tensor, torch.cuda.Event | None, Sequence[Batch]] | None = None
@@ -64,7 +64,7 @@ def _single_samples(batches: Sequence[Batch]) -> Iterator[tuple[int, Batch]]:
 
 
 def all_finite(value: Tensor) -> bool:
-    """Return whether a tensor holds neither NaN nor infinity; integers never do."""
+    """Return whether a tensor contains neither NaN nor infinity; True for integers."""
     return not (value.is_floating_point() or value.is_complex()) or bool(torch.isfinite(value).all())
 
 
@@ -93,7 +93,7 @@ class Updater:
                 forward,
                 device_ids=[group.device] if group.device.type == "cuda" else None,
                 gradient_as_bucket_view=True,
-                # A static graph requires every backward to reduce, which accumulation does not do.
+                # A static graph requires a reduction in every backward pass, which accumulation does not make.
                 static_graph=micro_batches == 1,
             )
         # Compiled last: torch.compile then sees DDP's buckets and overlaps their reduction.
@@ -107,7 +107,7 @@ class Updater:
         self._buckets_settled = group.world_size <= 2
         self._reducing = False
         self._last_gradient = _LastGradient(self.parameters, self._wait_begins) if self.ddp is not None else None
-        # Last, so that the ranks' clocks start together: DDP waits for all ranks.
+        # Created last, so that the ranks' clocks start together: DDP waits for all ranks.
         self.clock = Clock(group.device)
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class Updater:
         """Make one update from this rank's micro-batches, already on the device.
 
         NonFiniteError: the gradient is not finite and the policy is to stop. The weights are then unchanged, except on
-        a GPU, where the bad gradient was the previous update's; no checkpoint holds those weights.
+        a GPU, where the bad gradient is that of the previous update; no checkpoint contains the weights made from it.
         """
         if not self._buckets_settled:
             self._settle_buckets(batches[0])
@@ -178,7 +178,7 @@ class Updater:
         self.state.scaler.step(optimizer)
 
     def _made(self, measured: UpdateMetrics) -> UpdateMetrics:
-        """Count an update; update the EMA weights unless it was skipped."""
+        """Count an update; unless it was skipped, update the EMA weights."""
         state, progress = self.state, self.state.progress
         if measured.skipped is None:
             progress.skipped_in_a_row = 0
@@ -207,7 +207,7 @@ class Updater:
             if self.ddp is None or "static_graph" not in str(error):
                 raise
             what = "the loss depends on a parameter in only some updates, which does not work with several ranks"
-            fix = "devices=1      (or add 0 * weight.sum() of what is left out to a prediction)"
+            fix = "devices=1      (or add 0 * weight.sum() of each unused parameter to a prediction)"
             raise RequestError("gradients-of-some-updates", what, fix=fix,
                                seen="another set of parameters than in the first update",
                                expected="the same parameters in the loss of every update") from None  # fmt: skip
@@ -218,7 +218,7 @@ class Updater:
         unused = [name for name, value in trained if value.grad is None]
         what = "a trained parameter gets no gradient, which does not work if several ranks accumulate gradients"
         return RequestError("parameters-without-gradient", what, seen=first_of(unused, 3),
-                            expected="a gradient of each parameter that is trained",
+                            expected="a gradient for each trained parameter",
                             fix=f"'trainer.freeze=[{','.join(unused)}]'      "
                             "(or trainer.max_batch_size=null)")  # fmt: skip
 
@@ -251,14 +251,14 @@ class Updater:
             raise NonFiniteError(
                 f"the weights are not finite after update {self.state.progress.updates}\n"
                 f"  seen      {first_of(weights, 3)}\n"
-                "  expected  finite numbers: the gradient was finite, and the step made from it overflowed\n"
+                "  expected  finite numbers: the gradient was finite, but the optimiser's step overflowed\n"
                 "  fix       lower optimizer.learning_rate; the last checkpoint is unaffected"
             )
 
     def _why_not(
         self, norm: Tensor, batches: Sequence[Batch], statistics: list[Tensor], *, again: bool = False
     ) -> str | None:
-        """Return why to skip an update, or None. again: its earlier step was skipped. NonFiniteError: the run stops."""
+        """Return why to skip an update, or None. again: a step of it was skipped. NonFiniteError: the run must stop."""
         progress = self.state.progress
         if self.finite_check is not None:
             if (bad := self.finite_check.at(norm, batches)) is not None:
@@ -286,25 +286,25 @@ class Updater:
         seen, shown = first_of(causes, 4, "; "), first_of(parameters, 3)
         advice = "lower optimizer.learning_rate, or fix the samples"
         if self.config.nan_policy == "stop":
-            advice += ", or trainer.nan_policy=skip to pass over single updates"
+            advice += ", or trainer.nan_policy=skip to skip single updates"
         in_a_row = max(1, self.state.progress.skipped_in_a_row)
         text = (
             f"the gradient of update {update} is not finite\n"
             f"  seen      {seen or 'every loss is finite: the backward pass overflowed'}"
             + (f"\n            in {shown}" if shown else "")
-            + f"\n  expected  finite numbers ({in_a_row} in a row, nan_policy={self.config.nan_policy})\n"
+            + f"\n  expected  finite numbers (without them: {in_a_row} in a row, nan_policy={self.config.nan_policy})\n"
             f"  fix       {advice}; the last checkpoint is unaffected"
         )
         return str(self.group.from_first(text))
 
     @torch.no_grad()
     def _causes(self, batches: Sequence[Batch]) -> list[str]:
-        """Find the cause of a gradient that is not finite, on this rank; may cost a forward pass per sample.
+        """Find the causes of a gradient that is not finite on this rank; this may take a forward pass for each sample.
 
         Look for values that are not finite in the samples, the weights, the loss of each sample, and the loss of each
-        micro-batch; return the first kind found. Losses of single samples are computed in evaluation mode, because
-        layers that mix samples (BatchNorm) cannot train on one sample, and in a batch would let one sample spoil the
-        other losses. Running statistics and random numbers are restored afterwards.
+        micro-batch; return the first of these kinds that is found. Losses of single samples are computed in evaluation
+        mode, because layers that mix samples (BatchNorm) cannot train on one sample, and in a batch would let one
+        sample spoil the other losses. Running statistics and random numbers are restored afterwards.
         """
         task, model = self.state.task, self.state.model
         found = [
@@ -315,9 +315,9 @@ class Updater:
         if found:
             return found
         weights = [name for name, value in model.named_parameters() if not all_finite(value)]
-        if weights and self.finite_check is not None:  # These already contain the gradient: either may be the cause.
+        if weights and self.finite_check is not None:  # The weights contain the bad step already.
             samples = ", ".join(str(index) for batch in batches for index in batch["index"].tolist())
-            return [f"the weights, or one of samples {samples}: the update was made before this was seen"]
+            return [f"the weights, or one of samples {samples}: the update was made before the check"]
         if weights:
             return [f"the weights themselves, {first_of(weights, 1)}"]
         if task.updates_itself:
@@ -339,9 +339,9 @@ class Updater:
 
 
 class _LastGradient:
-    """A hook on the last gradient of a backward pass: the time after it counts as waiting for the reduction.
+    """Calls `tell` at the last gradient of a backward pass; the time after it counts as waiting for the reduction.
 
-    The first pass shows which parameter's gradient is last; from then on only that parameter has a hook.
+    The first pass shows which parameter gets the last gradient; then only this parameter keeps its hook.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], tell: Callable[[], None]) -> None:

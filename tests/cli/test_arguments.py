@@ -313,7 +313,7 @@ SIF = {"APPTAINER_CONTAINER": "/images/noether.sif"}
         ("accelerator=cpu", "", "docker", "accelerator=cpu"),
         ("srun noether train …", "", "", "srun noether train …"),
         ("output_path=FOLDER", "/data/runs", "docker",
-         'docker run --user "$(id -u):$(id -g)" -v /data/runs:/data/runs …      (as its owner, with the folder)\n'
+         'docker run --user "$(id -u):$(id -g)" -v /data/runs:/data/runs …      (runs as you, and mounts the folder)\n'
          "output_path=FOLDER"),
         ("", "/data/runs", "apptainer",
          "apptainer exec --bind /data/runs noether.sif …      (a container sees only what is bound into it)"),

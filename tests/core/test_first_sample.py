@@ -211,7 +211,7 @@ MISTAKES = {
             "BatchSampler": ("has a batch_sampler", "[[0, 1]", "def sampler(self, indices, generator)"),
             "WorkerInit": ("has a worker_init_fn", "<", "def __getitem__(self, index)"),
             "Hidden": ("has a sampler that", "Batches", "def sampler(self, indices, generator)"),
-            "Unseeded": ("sampler does not return a reproducible order", "or others", "generator=generator"),
+            "Unseeded": ("sampler does not return a reproducible order", "or other samples", "generator=generator"),
             "HeldOut": ("sampler does not return a reproducible order", "sample ", "generator=generator"),
             "OneTuple": ("collate does not return a batch", "what it returns", "torch.stack"),
             "OneList": ("collate does not return a batch", "image: [tensor", "torch.stack"),
@@ -304,7 +304,7 @@ def test_a_sampler_draws_each_epoch_by_the_seed_alone() -> None:
     assert {key.sample for key in uses} <= set(range(5))
     assert len({tuple(key.sample for key in uses[first : first + 8]) for first in (0, 8, 16)}) == 3
     growing = training_order(Growing("train", None), range(10), 3, seed=0)
-    with refusal("sampler-unusable", seen="9 samples, then 8, or others, in epoch 1"):
+    with refusal("sampler-unusable", seen="9 samples, then 8 or other samples in epoch 1"):
         growing.global_batch(3)
     assert training_order(Images("train", None), range(10), 2, seed=0) == GlobalOrder(10, 2, 0)
 

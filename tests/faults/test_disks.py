@@ -97,7 +97,7 @@ def test_on_a_disk_that_stays_full_the_end_says_what_to_do_and_that_works(host, 
     assert process.wait(120) == 1, log.read_text()
     said = log.read_text()
     assert "the last checkpoint cannot be written" in said
-    assert f"make room, then noether train resume={disk}/run; it continues after update" in said
+    assert f"free disk space, then noether train resume={disk}/run; it continues after update" in said
     assert "Traceback" not in said
     assert list_checkpoints(folder.checkpoints)[-1].updates >= good.updates
     host.seen(disk / "rest").unlink()
@@ -119,7 +119,7 @@ def test_a_disk_that_is_full_at_the_start_is_told_in_words(host, room, tmp_path)
     said = log.read_text()
     assert "cannot write to" in said
     assert "seen      No space left on device" in said
-    assert "fix       make room" in said
+    assert "fix       free disk space" in said
     assert "Traceback" not in said
 
 

@@ -266,7 +266,7 @@ def stepping(loss, returned=None):
 UPDATES = {
     "no-step": (lambda self, batch, model, optimizers: {}, "an update without a step"),
     "vector": (stepping(lambda model, noise: model.critic(noise)), "critic: tensor([["),
-    "other-part": (stepping(lambda model, noise: model.generator(noise).mean()), "critic: a loss without them"),
+    "other-part": (stepping(lambda model, noise: model.generator(noise).mean()), "critic: a loss without its weights"),
     "detached": (stepping(lambda model, noise: noise.mean()), "critic: tensor("),
     "returns-nothing": (stepping(lambda model, noise: model.critic(noise).mean()), "returned: None"),
     "reserved": (stepping(lambda model, noise: model.critic(noise).mean(), {"update": 1.0}), "update: 1.0"),

@@ -181,7 +181,7 @@ def test_a_stop_during_a_long_first_update_is_said_at_once_and_its_kill_at_the_n
     read_until(process, "length 60 updates")
     process.send_signal(signal.SIGTERM)
     sent = time.monotonic()
-    read_until(process, "SIGTERM: the run stops and saves as soon as what is under way is done (update 1)")
+    read_until(process, "SIGTERM: the run saves and stops as soon as its current work is done (update 1)")
     assert time.monotonic() - sent < 5
     process.kill()
     process.wait(timeout=30)

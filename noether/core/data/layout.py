@@ -1,4 +1,4 @@
-"""A data set's description of itself, and the inputs and outputs of a model: fields, features, parameters, outputs."""
+"""A data set's description of itself, and the layout of a model's inputs and outputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ CASE = "case"
 
 @dataclass(frozen=True)
 class Layout:
-    """The names and widths from which a model builds its heads and embeddings. The task creates it.
+    """The names and widths from which a model builds its heads and embeddings. The task creates the layout.
 
     outputs: {set of points: {field: components}}; the sets are keys of samples (`surface_points`, `volume_points`, …).
     features: {set of points: {key: components}}, further inputs at every point.
@@ -38,13 +38,13 @@ CAR_FLOW = Layout({"surface_points": {"surface_pressure": 1}, "volume_points": {
 
 
 def in_order(sets: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
-    """Return the sets in the order of the channels of shared heads: surface, volume, then the others as given."""
+    """Return the sets in the order in which shared heads output them: surface, volume, then the others as given."""
     first = [name for name in CAR_FLOW.outputs if name in sets]
     return {name: sets[name] for name in (*first, *(name for name in sets if name not in first))}
 
 
 CAR_SPACE = {"wind": [0.0, 0.0, 1.0], "up": [0.0, 1.0, 0.0], "ground": True}
-"""Cars: x across, y up, z along the wind, a ground under the wheels."""
+"""The space of the cars: x points across, y up, z along the wind, and there is a ground under the wheels."""
 FRONTAL, FRONTAL_WITHOUT_YAW = "frontal area", "frontal area without yaw"
 """Reference areas of a mesh: its area projected along the wind, or along the mesh's own length."""
 
@@ -57,10 +57,10 @@ def about_data(dataset: Any) -> Mapping[str, Any]:
         outputs: {name: {unit}}, quantities to predict for a whole case.
         parameters: {name: {unit}}, inputs that belong to a whole case.
         scalars: {name: settings}, force coefficients that can be computed from the fields and cases.
-        parts: {set: [names]}, the names of the numbers in SET_part.
-        space: {"wind": (3,), "up": (3,), "ground": True if there is one under the body}; directions in the axes of the
-            samples. Absent entries are neither drawn nor mentioned. "files": {"rotation": (3, 3) from the axes of the
-            files to those of the samples, "metres": per unit of length, "words"}: how to read shapes given later.
+        parts: {set: [names]}, the names of the part indices in SET_part.
+        space: {"wind": (3,), "up": (3,), "ground": True if there is a ground under the body}; directions in the axes of
+            the samples. Absent entries are neither drawn nor mentioned. "files" gives how to read further shapes:
+            {"rotation": (3, 3) from the axes of files to the axes of samples, "metres": per unit of length, "words"}.
         reference_areas: {name: FRONTAL or FRONTAL_WITHOUT_YAW}, areas that can be computed from a case's shape.
     """
     about = getattr(dataset, "about", None)

@@ -1,4 +1,4 @@
-"""Samples → batches: the samples that each rank reads, their order, and the reading processes."""
+"""Load batches: which samples each rank reads, in which order, and in which processes."""
 
 import multiprocessing
 import random
@@ -51,18 +51,18 @@ def training_batches(
     """Yield this rank's micro-batches in order.
 
     Args:
-        dataset, indices: the training split, and the indices in that split of the samples that `order` arranges.
+        dataset, indices: the training split, and the indices of its samples that `order` arranges.
         order, draw: the samples of each micro-batch, and the choice of their points.
         num_workers: number of reading processes; 0: read in this process. A stream has at most one.
         pin_memory: page-lock the batches, for asynchronous copies to a GPU.
-        patience: the limit for reading processes that return no batch.
+        patience: how long to wait for reading processes that return no batch.
     """
 
     def read(keys: list[SampleKey]) -> Batch:
         own = [indices[key.sample] for key in keys]
         samples = []
         for i, key in zip(own, keys, strict=True):
-            if get_worker_info() is not None:  # Random numbers then do not depend on the ranks or a resume.
+            if get_worker_info() is not None:  # Makes random numbers independent of the ranks and of a resume.
                 seed_everything(draw.seed, key.epoch, key.sample)
             samples.append(draw.for_training(dataset[i], key))
         return batch_of(dataset, own, samples, pad=draw.pad, one_at_a_time="trainer.max_batch_size=1")
@@ -80,7 +80,7 @@ def evaluation_batches(
     pin_memory: bool = False,
     patience: Patience = FOR_EVER,
 ) -> Iterator[Batch]:
-    """Yield the given batches of samples with all their points; other arguments are those of `training_batches`."""
+    """Yield batches of samples as `draw.for_evaluation` returns them; `batches` gives the indices of each batch."""
 
     def read(own: Sequence[int]) -> Batch:
         samples = [draw.for_evaluation(dataset[i]) for i in own]
@@ -91,7 +91,7 @@ def evaluation_batches(
 
 @dataclass(frozen=True)
 class _Batches:
-    """Whole batches for a DataLoader, so that a memory-mapped data set is read once for each batch."""
+    """Gives a DataLoader whole batches, so that a memory-mapped data set is read once for each batch."""
 
     read: Callable[[Any], Batch]
 
@@ -103,7 +103,7 @@ def _loader(
     read: Callable[[Any], Batch], batches: Any, num_workers: int, pin_memory: bool, patience: Patience
 ) -> Iterator[Batch]:
     if not num_workers and not pin_memory:
-        # As a DataLoader would, without its overhead for each batch.
+        # This yields what a DataLoader would, without its overhead for each batch.
         return map(read, batches)
     loader: Iterable[Batch] = DataLoader(
         _Batches(read),  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def _loader(
 
 
 def seed_everything(seed: int, *stream: int) -> None:
-    """Seed every global random number generator from the run's seed and a stream (rank, attempt, …)."""
+    """Seed every global random number generator from the run's seed and the integers `stream` (rank, attempt, …)."""
     sequence = np.random.SeedSequence([seed, *stream])
     words = [int(word) for word in sequence.generate_state(3, np.uint32)]
     random.seed(words[0])
@@ -163,7 +163,7 @@ def training_order(dataset: Dataset, indices: Sequence[int], effective_batch_siz
         if strange or len(found) != count or found != draw(epoch):
             raise RequestError(
                 "sampler-unusable", "the data set's sampler does not return a reproducible order",
-                seen=strange[0] if strange else f"{count} samples, then {len(found)}, or others, in epoch {epoch}",
+                seen=strange[0] if strange else f"{count} samples, then {len(found)} or other samples in epoch {epoch}",
                 expected="the same number of `indices` in every epoch, drawn only with `generator`",
                 fix="return torch.tensor(indices)[torch.randperm(len(indices), generator=generator)]",
             )  # fmt: skip
@@ -176,7 +176,7 @@ def training_order(dataset: Dataset, indices: Sequence[int], effective_batch_siz
 def batch_of(
     dataset: Dataset, indices: Sequence[int], samples: Sequence[Sample], *, pad: bool = False, one_at_a_time: str = ""
 ) -> Batch:
-    """Make a batch of samples by the data set's own `collate`, or by `stack_samples`."""
+    """Make a batch of samples by the data set's own `collate` or, if it has none, by `stack_samples`."""
     own: Any = getattr(dataset, "collate", None)
     made: Any = stack_samples(samples, pad=pad, one_at_a_time=one_at_a_time) if own is None else own(samples)
     batch = made if isinstance(made, Mapping) else {"what it returns": str(type(made))}
@@ -193,8 +193,8 @@ def batch_of(
 def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time: str = "") -> Batch:
     """Stack samples along a new first axis. With `pad`, pad samples to equal numbers of points, and add masks.
 
-    RequestError: samples differ in their keys or in the shape of an array, which the error names; `one_at_a_time` is
-    the setting that makes batches of one sample.
+    RequestError: the samples differ in their keys or in the shape of an array. `one_at_a_time` is the setting that the
+    error suggests, for batches of one sample.
     """
     samples = pad_samples(samples) if pad else samples
     first = samples[0]
@@ -217,19 +217,19 @@ def stack_samples(samples: Sequence[Sample], *, pad: bool = False, one_at_a_time
                     seen=", ".join(str(shape) for shape in sorted(shapes)),
                     expected="one shape in every sample; if model and task have reads_masks = True, SET_points and\n"
                     "the arrays with a row for each of these points may differ in their number of rows",
-                    fix=f"{one_at_a_time or 'one sample'}      (at a time)\n"
-                    "def collate(self, samples) in your data set      (makes a batch of them: padded, with a mask)",
+                    fix=f"{one_at_a_time or 'use a batch size of 1'}      (one sample in each batch)\n"
+                    "def collate(self, samples) in your data set      (makes a padded batch, with a mask)",
                 ) from None  # fmt: skip
         raise
 
 
 def to_device(batch: Batch, device: torch.device, dtype: torch.dtype) -> Batch:
-    """Move a batch to a device. Real tensors become `dtype`, complex tensors its complex type; integers stay."""
+    """Move a batch to a device, and convert each of its tensors to the type that `type_like` gives for `dtype`."""
     return {key: value.to(device, type_like(value, dtype), non_blocking=True) for key, value in batch.items()}
 
 
 def type_like(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """Return the tensor's type in the precision of `dtype`, real or complex as before; integers keep their type."""
+    """Return `dtype` for a real tensor, the complex form of `dtype` for a complex one; integers keep their type."""
     if tensor.is_complex():
         return dtype.to_complex()
     return dtype if tensor.is_floating_point() else tensor.dtype

@@ -9,7 +9,7 @@ ROUNDING = 1e-7
 class Moments:
     """Mean and sum of squared deviations of columns, merged sample by sample.
 
-    Merges the moments of two sets by Chan, Golub and LeVeque (1979), which loses no digits for large means.
+    The method of Chan, Golub and LeVeque (1979) merges the moments of two sets without losing digits for large means.
     """
 
     def __init__(self, columns: int) -> None:
@@ -17,7 +17,7 @@ class Moments:
         self.mean, self.squares = np.zeros(columns), np.zeros(columns)
 
     def add(self, values: np.ndarray) -> None:
-        """Add a sample's values (n, columns), float64, with n of at least 1."""
+        """Add a sample's values (n, columns), in float64; n must be at least 1."""
         size, sample_mean = len(values), values.mean(axis=0)
         total = self.count + size
         delta = sample_mean - self.mean
@@ -34,7 +34,7 @@ class Moments:
     def spread(self) -> np.ndarray:
         """The standard deviation of each column, or 0 if the column varies only by rounding.
 
-        The limit is relative: a diffusivity near 1e-14 m²/s can vary; rounding of an absolute pressure is ignored.
+        The limit is relative: a diffusivity near 1e-14 m²/s may vary, but the rounding of a large pressure is ignored.
         """
         deviation = self.deviation
         return np.asarray(np.where(deviation <= ROUNDING * np.abs(self.mean), 0.0, deviation))

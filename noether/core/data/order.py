@@ -12,7 +12,7 @@ import numpy as np
 class SampleKey(NamedTuple):
     """One use of a sample: its index in the training split and the epoch, which determine its random numbers.
 
-    If a data set draws its samples itself, perhaps repeatedly in an epoch, the number of the use replaces the epoch.
+    If a data set draws its own samples, some perhaps repeatedly, the position of the use in the run replaces the epoch.
     """
 
     sample: int
@@ -31,7 +31,7 @@ class GlobalOrder:
     effective_batch_size: int
     seed: int
     drawn: Callable[[int], Sequence[int] | np.ndarray] | None = None
-    """epoch → its samples, if the data set draws them itself; None: all samples in a random order."""
+    """The function that returns an epoch's samples, if the data set draws them itself; None: all, in random order."""
 
     @property
     def updates_per_epoch(self) -> int:
@@ -80,9 +80,9 @@ class RankOrder:
 
 
 def split_validation(samples: int, fraction: float) -> tuple[list[int], list[int]]:
-    """Split off a validation split from the training split; return the indices of both, each ascending.
+    """Divide the training split into samples to train on and a validation split; return the ascending indices of each.
 
-    The split does not depend on the run's seed: runs that differ only by seed are selected on the same samples.
+    The result does not depend on the run's seed: runs that differ only in their seed are validated on the same samples.
     """
     held_out = min(round(samples * fraction), samples - 1)
     shuffled = np.random.default_rng([0, samples]).permutation(samples)
@@ -90,9 +90,9 @@ def split_validation(samples: int, fraction: float) -> tuple[list[int], list[int
 
 
 def share_evaluation(samples: int, world_size: int, size: int, *, together: bool = False) -> list[list[range]]:
-    """Return the batches of each rank, of at most `size` samples; together they contain each sample exactly once.
+    """Return each rank's batches, of at most `size` samples; all ranks' batches contain each sample exactly once.
 
-    together: the same samples share a batch for any number of ranks, and the batches are about equally large.
+    With `together=True`, the batches are about equally large, and do not depend on the number of ranks.
     """
     if together:
         count = ceil(samples / size)
@@ -103,7 +103,7 @@ def share_evaluation(samples: int, world_size: int, size: int, *, together: bool
 
 
 def fixed_rows(available: int, wanted: int) -> np.ndarray:
-    """Return `wanted` of the rows from 0 to `available`, or all of them, in a fixed pseudo-random order.
+    """Return `wanted` row indices below `available`, or all if they are fewer, in a fixed pseudo-random order.
 
     Rows at regular intervals would depend on the order of the mesh.
     """

@@ -1,10 +1,10 @@
-"""A split of a data set in one file that is memory-mapped, so that opening it costs no memory.
+"""A split of a data set in one file that is memory-mapped, so that opening the split needs no memory.
 
 The file is a standard safetensors file: eight bytes with the length of the header (little-endian), a JSON header, then
 the raw data of the arrays, back to back. Each array holds all samples along its first axis, so that one sample of a
 field is one contiguous piece of the file. Layout and its limits: https://github.com/huggingface/safetensors#format
 
-Its SHA-256 is in a file beside it, in the format of `sha256sum --check`. No torch here.
+A second file beside it contains its SHA-256, in the format of `sha256sum --check`. This module does not use torch.
 """
 
 import errno
@@ -40,7 +40,7 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector load
 
 @dataclass(frozen=True)
 class Spec:
-    """Type and shape of one array of a packed file; the first axis is the samples."""
+    """The type and the shape of one array of a packed file; the first axis counts the samples."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -74,7 +74,7 @@ class PackedArrays:
 
 
 WriteSamples = Callable[[int, Mapping[str, np.ndarray]], None]
-"""Writes samples from index `start` on; takes `start` and, for every key, an array (samples to write, ...)."""
+"""A function that writes samples from index `start` on, given `start` and {key: array (samples to write, ...)}."""
 
 
 @contextmanager
@@ -83,14 +83,14 @@ def packed_writer(path: Path, specs: Mapping[str, Spec], metadata: Mapping[str, 
 
     The data go to a temporary file beside `path`, which is flushed and renamed on leaving the context, or removed on an
     exception. Samples that are never written are zeros. ValueError: there is no array, the arrays differ in their
-    number of samples, or the format lacks a type; on writing: a key, type or shape differs from `specs`.
+    number of samples, the format lacks a type, or written arrays differ from `specs` in a key, a type or a shape.
     """
     header, offsets, total = _layout(specs, metadata)
     unfinished = path.with_name(partial_name(path.name))
     try:
         with open(unfinished, "xb") as file:
             file.write(struct.pack("<Q", len(header)) + header)
-            # Not through a memory map, where a full disk raises SIGBUS instead of OSError.
+            # The data are not written through a memory map, where a full disk raises SIGBUS instead of OSError.
             file.truncate(total)
             yield partial(_write, file, specs, offsets)
         flush(unfinished)
@@ -99,7 +99,7 @@ def packed_writer(path: Path, specs: Mapping[str, Spec], metadata: Mapping[str, 
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    with suppress(OSError):  # Not every file system supports it, and the data are safe without it.
+    with suppress(OSError):  # Not every file system can flush a folder, and the data are safe without that.
         flush(path.parent)
 
 
@@ -127,7 +127,7 @@ def memory_map(path: Path) -> np.ndarray:
 def open_packed(path: Path, bytes_of: Callable[[Path], np.ndarray] = memory_map) -> PackedArrays:
     """Open a packed file, reading only its header. RequestError: it is missing, truncated, or has another layout.
 
-    bytes_of: maps the file into memory.
+    bytes_of: the function that maps the file into memory.
     """
     try:
         with open(path, "rb") as file, safe_open(path, "np"):  # refuses truncated files, gaps and invalid headers
@@ -167,7 +167,7 @@ def write_digest(path: Path, digest: str) -> None:
 
 
 def recorded_digest(path: Path) -> str:
-    """Read the digest beside a file. OSError, ValueError: there is no digest."""
+    """Read the digest recorded beside a file. OSError or ValueError: there is no digest."""
     beside = digest_path(path)
     if not beside.is_file():  # Reading a pipe would block.
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(beside))
@@ -181,9 +181,9 @@ def digest_of(path: Path) -> str:
 
 
 def check_digest(path: Path) -> None:
-    """Refuse a file that does not match its digest, or has none.
+    """Refuse a file that does not match its recorded digest, or has no digest.
 
-    It reads the whole file, which the caller is about to read anyway. A flipped bit would change the trained weights.
+    The check reads the whole file, as the caller does next anyway. A flipped bit would change the trained weights.
     """
     name = digest_path(path).name
     try:
@@ -192,7 +192,7 @@ def check_digest(path: Path) -> None:
         raise RequestError(
             "packed-data-unverified", f"{path} has no digest to verify it by",
             seen=f"{name}: {getattr(error, 'strerror', None) or one_line(error)}",
-            expected=f"{name}, which is written beside it",
+            expected=f"{name}, the file beside it with its digest",
             fix=f"(cd {quote(str(path.parent))} && sha256sum {path.name} > {name})      (trusts the file as it is)",
         ) from None  # fmt: skip
     try:

@@ -12,33 +12,33 @@ from torch.nn import functional as F
 from noether.core.data.order import SampleKey, fixed_rows
 
 Sample = dict[str, Tensor]
-"""One sample: arrays by key. Arrays of one prefix (`surface_…`) share their first axis, the points."""
+"""One sample, {key: array}. The arrays with one prefix (`surface_…`) share their first axis, which counts points."""
 
 GEOMETRY = "geometry_points"
 """Key of the points that represent the shape for a model: surface points in random order."""
 ANCHOR = "anchor_"
-"""Prefix of the points that a model attends to, if they differ from its query points."""
+"""Key prefix of anchors, the points to which a model attends if they differ from its query points."""
 STATISTICS_POINTS = 262_144
-"""Number of points of a shuffled set used for a field's statistics; more points would change them by a thousandth."""
+"""How many points of a shuffled set a field's statistics use; more points would change the result by a thousandth."""
 KNOWN = ("points", "normals", "sdf")
-"""Arrays known at a point before the flow is solved; anchors may hold only these."""
+"""Suffixes of arrays that are known before the flow is solved; anchors get these arrays and the model's inputs."""
 
 
 @dataclass(frozen=True)
 class PointSampler:
-    """Draws points of a sample for one use of it in training.
+    """Chooses the points of a sample, at random for each use of the sample in training.
 
     The draw depends only on (seed, epoch, sample), so neither the world size nor the number of loader workers
     changes it.
 
-    per_update: {prefix (`surface`, `volume`): points to draw}, other prefixes keep all points; or one number for every
-        set.
-    geometry: the number of points that represent the shape, from the set of `shape_key`; None: all of them.
-    pad: True if samples with different numbers of points may share a padded batch: model and task read masks.
-    inputs: further keys that the model reads at each point, and therefore at anchors.
-    shuffled: True if the samples' points are stored in random order: a draw then takes consecutive points from a random
+    per_update: {prefix (`surface`, `volume`): number of points to draw}, or one number for every set. A set without a
+        number keeps all its points.
+    geometry: how many points of the set that `shape_key` names represent the shape; None: all of them.
+    pad: True if model and task read masks, so that samples with different numbers of points may share a padded batch.
+    inputs: the keys of further arrays that the model reads at each point, and therefore at anchors.
+    shuffled: True if the samples' points are stored in random order. A draw then takes consecutive points from a random
         start, so that a memory-mapped sample of any size is read as one contiguous piece.
-    evaluation: {prefix: largest number of points used in evaluation}, the first of a shuffled sample; others use all.
+    evaluation: {prefix: maximum number of points in evaluation}, which uses the first points; other sets use all.
     """
 
     seed: int
@@ -57,7 +57,7 @@ class PointSampler:
             return drawn  # Skip the generator if nothing is drawn: it costs as much as reading a small sample.
         rng = np.random.default_rng([self.seed, key.epoch, key.sample])
         if shape is not None:
-            # Draw a new order even without a limit: a model that takes the first n points must not favour any.
+            # Draw a new order even without a limit: a model that takes the first n points must not favour any point.
             drawn[GEOMETRY] = self._draw(rng, len(shape), self.geometry)(shape)
         for prefix, count in self._counts(sample).items():
             if keys := point_keys(sample, prefix):
@@ -66,10 +66,10 @@ class PointSampler:
         return drawn
 
     def for_evaluation(self, sample: Sample) -> Sample:
-        """Return the sample with all its points; a fixed choice of its surface points represents the shape.
+        """Return the sample with all points that `evaluation` allows; a fixed choice of them represents the shape.
 
-        A set from which training draws points also gets as many anchors (`anchor_surface_points`, …), so that models
-        with attention between points attend to as many points as in training.
+        A set from which training draws points also gets that number of anchors (`anchor_surface_points`, …), so that a
+        model with attention between points attends to the same number of points as in training.
         """
         drawn = first_points(sample, self.evaluation)
         if (shape := _shape_of(sample)) is not None:
@@ -82,7 +82,7 @@ class PointSampler:
         return drawn
 
     def for_statistics(self, sample: Sample) -> Sample:
-        """Return the sample with the points used for a field's statistics: all, or enough of the shuffled ones."""
+        """Return the sample with its points for a field's statistics: all points, or the first points if shuffled."""
         prefixes = [key.removesuffix("_points") for key in sample if key.endswith("_points")]
         return first_points(sample, dict.fromkeys(prefixes, STATISTICS_POINTS)) if self.shuffled else sample
 
@@ -111,8 +111,8 @@ class PointSampler:
 def shape_key(keys: Iterable[str]) -> str | None:
     """Return the key of the points that represent the shape; None if there are no points.
 
-    These are the sample's geometry_points if it has them, else its surface, else its first set of points, such as the
-    points of a solid.
+    The key is `geometry_points` if the sample has them, else `surface_points`, else the key of its first set of points,
+    such as the points of a solid.
     """
     return _shape_key(tuple(keys))
 
@@ -129,7 +129,7 @@ def _shape_of(sample: Sample) -> Tensor | None:
 
 
 def first_points(sample: Sample, most: Mapping[str, int]) -> Sample:
-    """Return the sample with only the first points of the named sets."""
+    """Return the sample with only the first points of each set that `most` names; `most` gives their number."""
     shorter = dict(sample)
     for prefix, count in most.items():
         shorter.update({key: sample[key][:count] for key in point_keys(sample, prefix)})
@@ -137,7 +137,7 @@ def first_points(sample: Sample, most: Mapping[str, int]) -> Sample:
 
 
 def point_keys(sample: Sample, prefix: str) -> list[str]:
-    """Return the keys of a prefix's arrays that have one row per point."""
+    """Return the keys with this prefix whose arrays have one row per point."""
     if (reference := sample.get(f"{prefix}_points")) is None:
         return []
     # Called for every sample of every batch: `len` of a tensor takes ten times as long as its shape.
@@ -148,7 +148,7 @@ def point_keys(sample: Sample, prefix: str) -> list[str]:
 def pad_samples(samples: Sequence[Sample]) -> list[Sample]:
     """Pad the samples to equal numbers of points in each set (surface, volume, geometry, …).
 
-    If the samples of a batch have different numbers of points in a set, append zeros to its arrays and add
+    If the samples of a batch have different numbers of points in a set, append zeros to the set's arrays and add
     `<set>_mask` (N,), which is True for real points; otherwise add nothing.
     """
     padded = [dict(sample) for sample in samples]

@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 
 
 def silent(done: int, total: int) -> None:
-    """Ignore progress: for work that nobody watches."""
+    """Ignore the progress of work that nobody watches."""
 
 
 def cache_root() -> Path:
@@ -48,11 +48,11 @@ def cache_root() -> Path:
 
 @contextmanager
 def locked(folder: Path, leftovers: str = ".*.partial") -> Iterator[None]:
-    """Create the folder, hold its lock, and remove files that killed processes left there.
+    """Create a folder, lock it while the block runs, and remove files that killed processes left there.
 
     The system releases the lock however this process ends. Some network file systems do not support locks. There, work
-    continues without one: two processes may make the same file, each under its own temporary name, and the last rename
-    wins with the same content.
+    continues without a lock: two processes may make the same file, each under its own temporary name, and the last
+    rename wins with the same content.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "a") as file:
@@ -76,7 +76,7 @@ def partial_name(name: str) -> str:
 def _is_abandoned(path: Path) -> bool:
     """Return whether the file was left by a killed process of this host or, judging by its age, of another host.
 
-    The lock does not prove it: if locks do not work between hosts, another host may be writing.
+    To hold the lock does not prove this: if locks do not work between hosts, another host may be writing the file.
     """
     before, _, process = path.name.removesuffix(".partial").rpartition(".")
     pid = process.partition("-")[0]
@@ -94,7 +94,7 @@ def surviving_map(
     system ran out of memory), it is unknown which item it was working on: each item in progress is then retried
     alone, and the one that kills its process again is refused.
 
-    workers: the number of processes; with 0, or in a daemon process, which may not have children, work in this process.
+    workers: the number of processes. With 0, or in a daemon process (which cannot have children), none is started.
     """
     waiting = iter(items)
     if not workers or multiprocessing.current_process().daemon:
@@ -108,9 +108,9 @@ def surviving_map(
         for item in suspects:
             if (yield from _run(function, iter([item]), 1)):
                 died = RequestError(
-                    "reading-process-died", "the process that prepared it died",
+                    "reading-process-died", "the process that prepared this case died",
                     seen="a reader of VTK crashed, or memory ran out and the system killed the process",
-                    expected="complete files, and memory for one case in each process",
+                    expected="complete files, and enough memory for one case in each process",
                     fix="--workers 1, or leave this case out",
                 )  # fmt: skip
                 yield item, died
@@ -119,7 +119,7 @@ def surviving_map(
 def _run(
     function: Callable[[Item], Any], waiting: Iterator[Item], workers: int
 ) -> Generator[tuple[Item, Any | RequestError], None, list[Item]]:
-    """Yield like `surviving_map` until a process dies; return the items then in progress."""
+    """Yield as `surviving_map` does until a process dies; return the items that were then in progress."""
     # Spawn, because the caller may have threads.
     executor = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     running: dict[Future[Any], Item] = {}
@@ -145,7 +145,7 @@ def _run(
 
 
 def _end_with_parent() -> None:
-    """Make a worker end when its parent is gone, however it ended: the pool itself would wait forever."""
+    """Make a worker end when its parent ends for any reason, because the pool alone would wait forever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     parent = multiprocessing.parent_process()
     if not die_with_parent() and parent is not None:  # Not on Linux.

@@ -1,1 +1,1 @@
-"""Models: build one by its kind, and the models of images."""
+"""Models: building a model by its kind, and the models of images."""

@@ -15,7 +15,7 @@ from noether.core.data.layout import Layout
 from noether.registry import code_of
 
 REGISTRY = code_of("model")
-"""The built-in models by the short name that `model.kind` takes."""
+"""{short name for `model.kind`: dotted path} of the built-in models."""
 
 
 def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.Module:
@@ -24,10 +24,10 @@ def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.M
     kind: a name in `REGISTRY`, or the dotted path of a user's model: an `nn.Module` class, or a function that returns
         one. Its `forward` takes a batch (dict of tensors) and returns predictions (dict of tensors).
     layout: the task's inputs and outputs, passed to every model with an argument `layout`.
-    options: the keyword arguments of the model: the other entries of the `model` section.
+    options: the keyword arguments of the model, which are the other entries of the `model` section.
 
-    The options `input` (one key or several) and `output` of a user's model name the tensors that it takes and returns,
-    for a model that does not work on dictionaries.
+    If a user's model does not work on dictionaries, its options `input` (one key or several) and `output` name the
+    tensors that it takes and returns.
 
     RequestError: there is no such model, the result is not a model, or an option is unknown or missing.
     """
@@ -39,18 +39,18 @@ def build_model(kind: str, layout: Layout | None = None, **options: Any) -> nn.M
 def model_component(
     kind: str, options: Mapping[str, Any], offered: Mapping[str, Any]
 ) -> tuple[Component, tuple[str, ...], str]:
-    """Return the component of `model.kind`, the keys of the tensors it takes, and the name of the one it returns."""
+    """Return the component of `model.kind`, the keys of its input tensors, and the name of its output tensor."""
     named = {} if kind in REGISTRY else {name: options[name] for name in ("input", "output") if name in options}
     asked = named.get("input") or ()
     inputs = (asked,) if isinstance(asked, str) else tuple(asked)
     own = {name: value for name, value in options.items() if name not in named}
-    calls, needed = {"forward": inputs or ("batch",)}, {"forward": ("what it predicts of a batch, by name",)}
+    calls, needed = {"forward": inputs or ("batch",)}, {"forward": ("the predictions for a batch, by name",)}
     component = Component("model", kind, own, REGISTRY, nn.Module, offered=offered, calls=calls, needed=needed)
     return component, inputs, named.get("output") or ""
 
 
 def model_class(kind: str) -> Any:
-    """Return the class or function that `model.kind` names. RequestError: there is none."""
+    """Return the class or function that `model.kind` names. RequestError: it does not exist."""
     return load_object(kind, "model.kind", REGISTRY)
 
 
@@ -62,9 +62,9 @@ def count_parameters(model: nn.Module) -> int:
 class TensorModel(nn.Module):
     """Adapts a model that takes and returns tensors to batches and predictions, which are dictionaries.
 
-    model: takes one tensor (B, …) for each of `inputs`, or the whole batch if there are none.
-    inputs: the keys of the batch that it takes, in this order.
-    output: the name for its result; "" if it returns a dictionary itself.
+    model: the model; it takes one tensor (B, …) for each key in `inputs`, or the whole batch if there are no keys.
+    inputs: the keys of the tensors that the model takes, in this order.
+    output: the name of the model's result; "" if the model itself returns a dictionary.
     """
 
     def __init__(self, model: nn.Module, inputs: tuple[str, ...], output: str) -> None:
@@ -81,7 +81,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Recomputable(nn.Module):
-    """A block whose methods marked `recomputed` are recomputed in the backward pass if `recomputes` is True."""
+    """A block whose attribute `recomputes` decides if the backward pass recomputes the methods marked `recomputed`."""
 
     recomputes = False
 

@@ -1,1 +1,1 @@
-"""Predictions to a loss and metrics: the base class of tasks, and classification."""
+"""From predictions to a loss and metrics: the base class of tasks, and classification."""

@@ -1,6 +1,6 @@
 """Represent periodic angles, such as a phase that jumps at ±180, by cosine and sine, which are continuous.
 
-Works on arrays and tensors; errors are taken modulo the period.
+All functions accept arrays and tensors. Errors are taken modulo the period.
 """
 
 from math import pi
@@ -21,7 +21,7 @@ def as_pair(angles: Any, period: Period) -> Any:
 
 
 def as_angle(pairs: Any, period: Period) -> Any:
-    """Return the angles (…), within the range, of pairs of cosine and sine (…, 2), which may have any length."""
+    """Return the angles (…), in the range `period`, of pairs (…, 2) of cosine and sine; a pair may have any length."""
     low, length = period[0], period[1] - period[0]
     turns = _library(pairs).arctan2(pairs[..., 1], pairs[..., 0]) / (2 * pi)
     return low + (turns * length - low) % length
@@ -36,7 +36,7 @@ def as_nearest(angles: Any, truth: Any, period: Period | None) -> Any:
 
 
 def in_units(field: FieldConfig, prediction: Any, truth: Any) -> tuple[Any, Any]:
-    """Return prediction and truth (…, C) in users' units; for an angle (…, 1), shift the prediction near the truth.
+    """Return prediction and truth (…, C) in users' units; shift the prediction of an angle (…, 1) near the truth.
 
     The prediction may then be outside the range by up to half a period: the difference is the error modulo the period.
     """
@@ -47,7 +47,7 @@ def in_units(field: FieldConfig, prediction: Any, truth: Any) -> tuple[Any, Any]
 
 
 def as_arc(beside: np.ndarray, period: Period | None) -> np.ndarray:
-    """Convert half-widths of cosine and sine (…, 2) into the angle's (…); without a period, return them unchanged."""
+    """Convert half-widths (…, 2) of cosine and sine into half-widths (…) of the angle; without a period, do nothing."""
     if period is None:
         return beside
     return np.asarray(np.linalg.norm(beside, axis=-1) * (period[1] - period[0]) / (2 * pi))

@@ -18,31 +18,31 @@ from noether.runs.metrics import Metric
 
 Predictions = dict[str, Tensor]
 SampleMetrics = dict[str, Tensor]
-"""{metric: values (B,)} of the samples of a batch. They are gathered over ranks, so that each sample counts once."""
+"""{metric: values (B,)} of a batch's samples. The values of all ranks are gathered, so that each sample counts once."""
 
 
 class Evaluated(Predictions):
-    """Predictions of an evaluation in the model's units, with their physical values cached once computed."""
+    """Predictions of an evaluation, in the model's units; `physical` caches their physical values."""
 
     physical: Predictions | None = None
 
 
 class Task:
-    """Turns predictions into a loss and metrics. A user's own task derives from this and must define `loss`.
+    """Turns predictions into a loss and metrics. A user's own task derives from this class and must define `loss`.
 
-    The other methods have defaults. By default the metrics are each sample's loss (its batch's loss if samples are
-    compared). Further methods describe the metrics, and choose the point errors that an evaluation collects, the
-    baselines scored beside it, and the parts of a report.
+    The other methods have defaults. By default the only metric is each sample's loss (its batch's loss if samples are
+    compared). Further methods describe the metrics, and choose the point errors and the baselines of an evaluation and
+    the parts of a report.
     """
 
     reads_masks = False
     """True if the task handles padded batches: points with a False `<set>_mask` do not count."""
     compares_samples: bool | None = None
-    """True if the loss depends on which samples share a batch, False if it is a mean over samples; None: find out."""
+    """True: the loss depends on which samples share a batch; False: it is a mean over samples; None: not known yet."""
     fields: Mapping[str, FieldConfig] = {}
     """The predicted fields at points, used for pictures, baselines and files for ParaView."""
     inputs: tuple[str, ...] = ()
-    """Keys that the model reads at each point besides the shape's own."""
+    """The keys of arrays that the model reads at each point, besides the arrays of the shape."""
     baselines: bool = False
     """True if baselines are scored beside the model in an evaluation."""
     report_parts: tuple[str, ...] = ("errors",)
@@ -50,7 +50,7 @@ class Task:
 
     @property
     def truths(self) -> tuple[str, ...]:
-        """The keys of a sample that hold the truth, which no model may read. Default: the fields."""
+        """The keys of a sample's true values, which no model may read. Default: the fields."""
         return tuple(self.fields)
 
     @property
@@ -109,17 +109,17 @@ class Task:
         return {name: part for name, part in children if any(one.requires_grad for one in part.parameters())}
 
     def update(self, batch: Batch, model: nn.Module, optimizers: Any) -> Mapping[str, Tensor | float]:
-        """Make one update with this rank's share of the batch, and return numbers to log.
+        """Make one update with this rank's share of the batch, and return metrics to log.
 
-        `batch` is prepared. `optimizers[NAME].step(loss, rate=1.0)` makes one step of a part: gradients of that part
-        only, their mean over the ranks, clipping, and a step at `rate` times the schedule's learning rate. Every rank
-        must make the same steps. `optimizers.updates` is the number of updates already made. Default: the trainer makes
-        the update, from `loss`.
+        `batch` is prepared. `optimizers[NAME].step(loss, rate=1.0)` makes one step of a part: it computes the gradients
+        of that part only, averages them over the ranks, clips them, and steps at `rate` times the schedule's learning
+        rate. Every rank must make the same steps. `optimizers.updates` is the number of updates already made.
+        Default: the trainer makes the update from `loss`.
         """
         raise NotImplementedError
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Return the metrics of each sample, (B,) by name, including `loss`. `batch` is as the data set returned it.
+        """Return {metric: values (B,)} of a batch's samples, including `loss`. `batch` is not prepared.
 
         Default: the loss of each sample alone; if the loss compares samples, the loss of the batch.
         """
@@ -135,9 +135,9 @@ class Task:
         return {"loss": torch.stack(each)}
 
     def counts(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Return sums over a training batch's samples, scalars by name; their means are logged after each epoch.
+        """Return {name: sum over a training batch's samples}; the means over an epoch's samples are logged after it.
 
-        Default: an empty dict, and no line for an epoch.
+        Default: an empty dict, and no log row for an epoch.
         """
         return {}
 
@@ -150,7 +150,7 @@ class Task:
         return predictions
 
     def size_key(self, name: str, keys: Iterable[str]) -> str | None:
-        """Return which of `keys` holds the area or volume of each of a field's points. Default: None."""
+        """Return the key in `keys` of the areas or volumes of the points of the field `name`. Default: None."""
         return None
 
     def describe_metrics(self) -> Iterable[Metric]:
@@ -158,7 +158,7 @@ class Task:
         return ()
 
     def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Turn the metrics of all samples, (S,) by name, into metrics of the split. Default: their means."""
+        """Turn {metric: values (S,)} of all samples into metrics of the split. Default: the means."""
         return {name: float(np.mean(values)) for name, values in samples.items()}
 
     def ranking(self, samples: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -166,12 +166,12 @@ class Task:
         return samples["loss"]
 
     def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Return further entries of result.json for a split, from its samples' metrics and its own. Default: none."""
+        """Return further entries of result.json for a split, from its samples' and its own metrics. Default: none."""
         return {}
 
 
 def check_state(task: Task, before: Mapping[str, Any]) -> None:
-    """Refuse a task that fitted attributes which its `state` omits; `before`: its attributes before `fit`."""
+    """Refuse a task whose `fit` set attributes that `state` omits; `before`: the task's attributes before `fit`."""
     kind, state = type(task).__name__, task.state()
     fitted = [name for name, value in vars(task).items() if before.get(name) is not value]
     lost = not state or type(task).load_state is Task.load_state
@@ -214,7 +214,7 @@ def by_channel(values: Tensor, *, batched: bool = False) -> Tensor:
 
 
 REGISTRY = code_of("task")
-"""The built-in tasks by the short name that `task.kind` takes."""
+"""{short name for `task.kind`: dotted path} of the built-in tasks."""
 
 
 def task_component(kind: str, options: Mapping[str, Any]) -> Component:
@@ -224,6 +224,6 @@ def task_component(kind: str, options: Mapping[str, Any]) -> Component:
 
 
 def build_task(kind: str, **options: Any) -> Task:
-    """Build the task that `task.kind` names. RequestError: there is none, or it does not accept these options."""
+    """Build the task that `task.kind` names. RequestError: it does not exist, or does not accept these options."""
     task: Task = task_component(kind, options).build()
     return task

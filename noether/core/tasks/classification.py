@@ -17,7 +17,7 @@ from noether.runs.metrics import Metric
 class ClassificationTask(Task):
     """Classification into one of several classes.
 
-    The model predicts `logits` (B, classes); the samples hold the true class as an integer scalar.
+    The model predicts `logits` (B, classes); each sample contains its true class as an integer scalar.
     `ClassificationTaskConfig` describes the arguments.
     """
 
@@ -96,12 +96,12 @@ class ClassificationTask(Task):
         labels = batch[self.label].reshape(-1)
         check_predictions(predictions, {"logits": (len(labels), self.classes)}, "task.classes")
         logits = predictions["logits"]
-        # Under autocast they are in half precision, too coarse for a logarithm of a sum of exponentials.
+        # Under autocast, logits are in half precision, which is too coarse for a logarithm of a sum of exponentials.
         return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits, labels
 
     def _check_labels(self, labels: Tensor) -> None:
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
-            raise RequestError("class-out-of-range", "a sample's class is not one of the task's",
+            raise RequestError("class-out-of-range", "a sample's class is not a class of the task",
                                seen=f"classes {int(labels.min())} to {int(labels.max())}",
                                expected=f"0 to {self.classes - 1}",
                                fix=f"task.classes={int(labels.max()) + 1}")  # fmt: skip
