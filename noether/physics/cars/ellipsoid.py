@@ -37,8 +37,8 @@ HEIGHT_RANGE = (0.55, 1.6)
 HALF_WIDTH_RANGE = (0.7, 1.1)
 YAW_RANGE = (-np.pi / 12, np.pi / 12)
 
-# Along the wind, the box is −4.5..6 m, the range by which ShapeNet-Car's recipe normalises positions. In the other
-# directions, it leaves the larger NEAR_DISTANCE free around the widest yawed car.
+# Along the wind, the box is −4.5..6 m, the range by which ShapeNet-Car's recipe normalises positions. Across the
+# wind and upwards, at least the larger NEAR_DISTANCE is free between the box and any car.
 BOX_LOW = np.array([-2.0, 0.0, -4.5])
 BOX_HIGH = np.array([2.0, 4.5, 6.0])
 NEAR_DISTANCE = (0.001, 0.7)  # half of the volume points are near the body, at distances in this range, in metres
@@ -122,16 +122,16 @@ def draw_car(seed: int, split: str, index: int) -> EllipsoidCar:
 
 
 def point_seed(seed: int, split: str, index: int) -> int:
-    """Return the seed of the points of car `index` of a split, for `make_sample`."""
+    """Return the seed with which `make_sample` draws the points of car `index` of a split."""
     return int(_entropy(seed, split, index, 1).generate_state(1, np.uint64)[0])
 
 
 def sample_surface(car: EllipsoidCar, count: int, seed: int) -> Array:
-    """Return area-uniform points (count, 3) of the car's surface, y > 0; a smaller count gives the first of them.
+    """Return points (count, 3), uniform by area, of the car's surface, y > 0; a smaller count gives the first points.
 
-    Directions s of the hemisphere are taken from a scrambled Sobol sequence. By the sequence's third coordinate, they
-    are kept in proportion to |A⁻¹s|, the ratio of the ellipsoid's area to the sphere's. The first points are thus
-    evenly spread for any count, and surface integrals are less noisy than with independent points.
+    Directions s of the hemisphere are taken from a scrambled Sobol sequence. The sequence's third coordinate decides
+    which are kept, in proportion to |A⁻¹s|, the ratio of the ellipsoid's area to the sphere's. Any count of points is
+    thus spread evenly, and surface integrals are less noisy than with independent points.
     """
     return car.to_world(_area_uniform(car, _sobol(3, seed, 0), count)[0])
 
@@ -140,9 +140,9 @@ def sample_volume(car: EllipsoidCar, count: int, seed: int) -> Array:
     """Return points (count, 3) in the air, y > 0; a smaller count gives the first points of each kind.
 
     Points 0, 2, 4, ... are uniform in the part of the box BOX_LOW..BOX_HIGH outside the car. Points 1, 3, 5,
-    ... gather near the body: each is an area-uniform point of the surface, moved out along the normal there. The
-    distance is between the limits NEAR_DISTANCE and grows with the square of a uniform number. Because the body is
-    convex, it is the distance to the body, and no point is below the ground. ValueError: the car exceeds the box.
+    ... gather near the body: each is a point of the surface, uniform by area, moved out along its normal. The distance
+    is between the limits NEAR_DISTANCE and grows with the square of a uniform number. Because the body is convex,
+    this is the distance to the body, and no point is below the ground. ValueError: the car exceeds the box.
     """
     reach = np.abs(car.to_world(np.diag(car.semi_axes)))
     extent = np.sqrt(np.sum(reach**2, axis=0))  # of the rotated ellipsoid along the world's axes
@@ -237,7 +237,7 @@ def _accepted(engine: "qmc.Sobol", count: int, accept: Callable[[Array], Array])
 
 
 def _area_uniform(car: EllipsoidCar, engine: "qmc.Sobol", count: int) -> tuple[Array, Array]:
-    """Return area-uniform points (count, 3) in the body frame, and the sequence's other coordinates (count, d − 3)."""
+    """Return points (count, 3), uniform by area, in the body frame, and the other d − 3 coordinates of the sequence."""
     axes = car.semi_axes
 
     def directions(candidates: Array) -> Array:
@@ -255,15 +255,15 @@ def _area_uniform(car: EllipsoidCar, engine: "qmc.Sobol", count: int) -> tuple[A
 
 SPLITS = ("train", "test")
 FORMAT_VERSION = 1  # increase it when the same seed gives different numbers
-# About five seconds of work for a process, which takes about a second to start and import SciPy, and longer on a
-# busy machine. With smaller shares, 600 cars of 2048 points were made no faster on two cores than on one.
+# This is about five seconds of work. A process takes about a second, or longer on a busy machine, to start and import
+# SciPy: with smaller shares, 600 cars of 2048 points were made no faster on two cores than on one.
 POINTS_PER_WORKER = 2_000_000
 
 
 class EllipsoidDataset:
-    """The samples of one packed split file, read from the memory map on access.
+    """A data set of the samples in one packed split file, which are read from the memory map on access.
 
-    The data set is pickled as its path. RequestError as for `open_split`.
+    A pickle of it has only the path. RequestError as for `open_split`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -307,7 +307,7 @@ def open_folder(folder: Path) -> tuple[EllipsoidDataset, EllipsoidDataset]:
 
 
 def open_split(path: Path) -> PackedArrays:
-    """Open a packed split. RequestError: it is missing or cut short, or lacks a key, type or shape of a split."""
+    """Open a packed split. RequestError: it is missing or cut short, or lacks an array of the right type and shape."""
     packed = open_packed(path)
     arrays = packed.arrays
     given = [arrays.get(key, np.empty((0, 0))) for key in ("surface_points", "volume_points")]
@@ -323,7 +323,7 @@ def open_split(path: Path) -> PackedArrays:
             f"{path} is not a split of the ellipsoid data set",
             seen=", ".join(wrong),
             expected="float32 arrays (samples, ...) named " + ", ".join(expected),
-            fix="dataset_root=<a folder that noether wrote>      (or leave it out, to generate the data)",
+            fix="dataset_root=<a folder that noether wrote>      (or without dataset_root, to generate the data)",
         )
     return packed
 
@@ -338,7 +338,7 @@ def check_folder(folder: Path) -> None:
             f"dataset_root={folder} does not hold the ellipsoid data set",
             seen=f"no {' and no '.join(missing)}" if folder.is_dir() else "no such folder",
             expected=" and ".join(path.name for path in paths),
-            fix="dataset_root=<the folder with these files>      (or leave it out, to generate the data)",
+            fix="dataset_root=<the folder with these files>      (or without dataset_root, to generate the data)",
         )
     for path in paths:
         open_split(path)
@@ -346,7 +346,7 @@ def check_folder(folder: Path) -> None:
 
 
 def cache_folder(dataset: "EllipsoidDatasetConfig") -> Path:
-    """Return the path, below `cache_root`, of the folder for a data set with these settings; create nothing."""
+    """Return the path, below `cache_root`, for the folder of a data set with these settings; create no folder."""
     name = (
         f"train{dataset.train_shapes}-test{dataset.test_shapes}-surface{dataset.surface_points}"
         f"-volume{dataset.volume_points}-seed{dataset.seed}-v{FORMAT_VERSION}"
@@ -359,7 +359,7 @@ def prepare(folder: Path, dataset: "EllipsoidDatasetConfig", *, workers: int = 1
 
     Each file appears complete or not at all. Processes that prepare the same folder at the same time wait for each
     other, and the later processes find the work done. If no file is missing, nothing is written.
-    workers: most processes to share the work; if it is 1, or if there is little work, this process does all of it.
+    workers: maximum number of processes; if it is 1, or if there is little work, this process does all of the work.
     RequestError: the folder cannot be written, or an existing file was made with other settings or is damaged.
     """
     try:

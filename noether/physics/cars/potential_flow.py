@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 
-# Rounding error of Σ(x_i/a_i)² = 1 for points on the surface; there is no flow at points further inside.
+# Largest rounding error of Σ(x_i/a_i)² = 1 for points on the surface; points further inside are refused.
 SURFACE_TOLERANCE = 1e-12
-# Near the root, Newton's method doubles the correct digits at every step; from a distant start it takes a few more.
+# Near the root, every step of Newton's method doubles the correct digits; a distant start needs a few more steps.
 MAX_NEWTON_STEPS = 100
 # ε^(1/8): within this radius, the terms that the series of R_D leaves out are below the rounding of a double.
 SERIES_RADIUS = np.finfo(np.float64).eps ** (1 / 8)
@@ -76,7 +76,7 @@ def ellipsoidal_coordinate(semi_axes: ArrayLike, points: ArrayLike) -> Array:
         terms = points_squared / (squares + lam[..., None])
         slope = np.sum(terms / (squares + lam[..., None]), axis=-1)
         step = (terms.sum(axis=-1) - 1) / slope
-        # Because of rounding, the last steps are negative or a few units in the last place; neither is progress.
+        # Because of rounding, the last steps are negative or a few units in the last place; these are not progress.
         moving = step > 4 * np.finfo(np.float64).eps * (lam + squares.min())
         if not moving.any():
             break
@@ -122,7 +122,7 @@ def half_force_coefficients(semi_axes: ArrayLike, freestream: ArrayLike) -> Arra
     −∫ Cp n dA over the curved surface alone. If the surface is written as x = A s, with s on the unit sphere, then
     n dA = a₁a₂a₃ A⁻¹s dΩ. This makes the integrand smooth: Gauss-Legendre in s_y and the trapezoid rule in the azimuth
     converge exponentially. Drag and side force vanish by symmetry; the nodes have the same symmetry, so only rounding
-    errors remain. The y component of a hemisphere is 11/16.
+    errors remain. For a hemisphere, the y component is 11/16.
     """
     axes, stream = _checked_axes(semi_axes), _along_the_ground(freestream)
     directions, weights = hemisphere_rule(64, 128)
@@ -132,12 +132,12 @@ def half_force_coefficients(semi_axes: ArrayLike, freestream: ArrayLike) -> Arra
 
 
 def half_yawing_moment(semi_axes: ArrayLike, freestream: ArrayLike) -> float:
-    """Return the pressure's moment about y on the upper half (y > 0) of the ellipsoid, divided by ½ρ|U|²: a volume.
+    """Return the pressure's moment about y on the upper half (y > 0) of the ellipsoid, divided by ½ρ|U|².
 
-    It is half of Munk's moment of the whole ellipsoid, ρ V (k_z − k_x) U_x U_z with V = 4/3 π a₁a₂a₃ and the
-    coefficients of added mass k_i = α_i/(2 − α_i) (Lamb, articles 114 and 124; M. M. Munk, NACA Report 184, 1924),
-    because by mirror symmetry in y = 0 both halves have the same moment. It is 0 without yaw. The moments about x and z
-    are always 0, because the pressure is the same at (x, y, z) and (−x, y, −z).
+    By mirror symmetry in y = 0, both halves have the same moment: half of Munk's moment ρ V (k_z − k_x) U_x U_z of the
+    whole ellipsoid. V = 4/3 π a₁a₂a₃ is the volume, and k_i = α_i/(2 − α_i) are the coefficients of added mass (Lamb,
+    articles 114 and 124; M. M. Munk, NACA Report 184, 1924). The result is a volume, and 0 without yaw. The moments
+    about x and z are always 0, because the pressure is the same at (x, y, z) and (−x, y, −z).
     """
     axes, stream = _checked_axes(semi_axes), _along_the_ground(freestream)
     added = alpha(axes) / (2 - alpha(axes))
@@ -157,7 +157,7 @@ def hemisphere_rule(polar: int, azimuth: int) -> tuple[Array, Array]:
     radius = np.sqrt(1 - heights**2)
     directions = np.stack([radius * np.sin(angles), heights, radius * np.cos(angles)], axis=-1).reshape(-1, 3)
     weights = np.repeat(node_weights / 2 * (2 * np.pi / azimuth), azimuth)
-    directions.setflags(write=False)  # cached and shared
+    directions.setflags(write=False)  # The cached arrays are shared.
     weights.setflags(write=False)
     return directions, weights
 

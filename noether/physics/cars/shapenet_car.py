@@ -24,7 +24,7 @@ RAW_SURFACE_POINTS = 3682
 SURFACE_POINTS = SHAPENET_CAR_SURFACE_POINTS
 MOST_VOLUME_POINTS = 28504
 MOST_MISFIT = 0.1
-"""Largest misfit of both files' pressures, relative to their spread; rounding gives far less, reordering far more."""
+"""Largest accepted misfit of the pressures, relative to their spread; rounding gives far less, reordering far more."""
 PUBLISHED_STATISTICS = {
     "surface_pressure": ((-36.4098,), (48.6757,)),
     "volume_velocity": ((0.00293915, -0.0230546, 17.546032), (1.361689, 1.267649, 5.850353)),
@@ -33,7 +33,7 @@ PUBLISHED_STATISTICS = {
 """Mean and standard deviation of each channel in the public recipe, over the training split of param0 (789 cars)."""
 FORMAT_VERSION = 1  # increase it when the same files give a different case
 FOLDER_COUNTS = (100, 99, 97, 100, 100, 96, 100, 98, 99)
-"""Numbers of cars in the folders param0 to param8, without the excluded cars: 889 in all."""
+"""Counts of cars in the folders param0 to param8, without the excluded cars: 889 in all."""
 ALL_CARS = sum(FOLDER_COUNTS)
 EXCLUDED = {
     "854bb96a96a4d1b338acbabdc1252e2f",
@@ -71,8 +71,8 @@ def make_car(car: Path) -> dict[str, np.ndarray]:
     quads = np.searchsorted(used, quads)
 
     velocity = _velocity(car, volume.values, len(volume.points))
-    # Points in both files have the same text; the published recipe also compares them as float32. Adding 0 turns -0.0,
-    # whose bytes differ, into 0.0.
+    # A point that is in both files has the same digits there; the published recipe also compares points as float32.
+    # Adding 0 turns -0.0 into 0.0, which has other bytes.
     inside = set(map(bytes, surface.points.astype(np.float32) + np.float32(0)))
     outside = np.array([bytes(point) not in inside for point in volume.points.astype(np.float32) + np.float32(0)])
     points = volume.points[outside]
@@ -120,11 +120,11 @@ def _read_raw(car: Path) -> tuple[MeshFile, MeshFile, np.ndarray, np.ndarray]:
 
 
 def _check_alignment(car: Path, values: dict[str, np.ndarray], pressure: np.ndarray, used: np.ndarray) -> None:
-    """Check that press.npy has the pressures in the order of the surface file, if that file holds pressures too.
+    """Check that press.npy has the pressures in the order of the surface file, if the surface file has pressures too.
 
-    The usual mistake is a wrong order: because the wrong 96 points were dropped, the error of a public reproduction
-    was 69 % instead of 7 %. So other digits or another unit are accepted, and values at points that no quad uses are
-    ignored. If the surface file has several arrays, the most similar array is compared.
+    A wrong order is the usual mistake: a public reproduction, which dropped the wrong 96 points, had an error of 69 %
+    instead of 7 %. Other digits or another unit are accepted, and values at points that no quad uses are ignored. If
+    the surface file has several arrays, the most similar array is compared.
     """
     arrays = {name: np.asarray(array, np.float64).squeeze() for name, array in values.items()}
     misfits = {
@@ -163,7 +163,7 @@ def _refusal(path: Path, seen: str, expected: str) -> RequestError:
 
 
 class ShapeNetCarDataset(CasesDataset):
-    """A data set of some cars, described only by the wind and a reference area, as published models read no more."""
+    """A data set of some cars. Its description is only the wind and a reference area; published models read no more."""
 
     def about(self) -> dict[str, Any]:
         """Return the description that `about_data` reads: a car on the ground in a wind along z."""
@@ -173,7 +173,7 @@ class ShapeNetCarDataset(CasesDataset):
 def check_shapenet_car(root: Path | None, split: str) -> dict[str, Any]:
     """Check, before any worker starts, that the folder's cars are complete; return the folder's metadata.
 
-    RequestError: no folder was given, it was not prepared, a file is missing, or its cars do not allow the split.
+    RequestError: no folder is given, the folder is not prepared, a file is missing, or the cars do not allow the split.
     """
     if root is None:
         raise RequestError(
@@ -185,7 +185,7 @@ def check_shapenet_car(root: Path | None, split: str) -> dict[str, Any]:
         )
     about = read_metadata(root) if (root / DATASET_FILE).is_file() else None
     if about is None or not {"surface_pressure", "volume_velocity"} <= about["fields"].keys():
-        # The published recipe's folder, and folders from versions before 2026-11-25, can be prepared like archives.
+        # The published recipe's folder, and folders of noether before 2026-11-25, can be prepared like archives.
         source = root if (root / "preprocessed").is_dir() or (root / "param0").is_dir() else "ARCHIVE"
         raise RequestError(
             "no-shapenet-data",
@@ -211,9 +211,9 @@ def open_shapenet_car(root: Path, split: str) -> tuple[ShapeNetCarDataset, Shape
 def split_indices(cases: Sequence[str], split: str) -> tuple[list[int], list[int]]:
     """Return the indices of a published split's training and test cars, for cars in the published order.
 
-    param0: the test split is the cars in that folder. randperm189: it is the first 189 of torch.randperm(889) with
-    seed 0 (the UPT paper's split, for surface pressure alone). Results on the two splits are not comparable.
-    RequestError: the cars present do not allow this split.
+    With param0, the test cars are those in that folder. With randperm189, their indices are the first 189 in
+    torch.randperm(889) for seed 0 (the UPT paper's split, for surface pressure alone). Results on the two splits are
+    not comparable. RequestError: the cars present do not allow this split.
     """
     cars = len(cases)
     if split == "param0":
@@ -259,7 +259,7 @@ class CarJob:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the names, sizes and modification times of the files: if it changes, the car must be made again."""
+        """A digest of the names, sizes and modification times of a car's files; if it changes, remake the car."""
         digest = hashlib.sha256(f"shapenet_car {FORMAT_VERSION}\n".encode())
         for path in sorted(self.folder.iterdir()):
             if path.name in RAW_FILES or path.suffix == ".pt":
@@ -342,7 +342,7 @@ def shortfalls(cases: Iterable[str]) -> list[str]:
 def read_published(folder: Path) -> dict[str, np.ndarray]:
     """Read the seven float32 tensors that the published recipe makes of a car, with the shapes in PUBLISHED.
 
-    RequestError: a file is missing or torn, or its tensor has another type or shape or is not finite; it is named.
+    RequestError: a file is missing or cut short, or its tensor has another type or shape or is not finite.
     """
     arrays = {key: _read_tensor(folder / f"{key}.pt") for key in PUBLISHED}
     volume = arrays["volume_points"].shape[0] if arrays["volume_points"].ndim else 0

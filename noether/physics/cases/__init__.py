@@ -1,1 +1,1 @@
-"""Users' own simulations: read by a map, prepared once, trained on."""
+"""Prepare users' own simulations for training: a map describes the files, and each case is prepared once."""

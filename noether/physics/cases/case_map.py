@@ -23,7 +23,7 @@ TensorOrder = Literal["vtk", "openfoam", "abaqus"]
 Invariant = Literal["von_mises", "principal"]
 
 COMPONENTS = ("xx", "yy", "zz", "xy", "yz", "xz")
-"""Components of a prepared tensor in VTK's order (vtkDataSetAttributes, symmetric tensors), also that of .frd files."""
+"""Components of a prepared tensor, in VTK's order for symmetric tensors (vtkDataSetAttributes), as in .frd files."""
 ORDERS: dict[TensorOrder, tuple[str, ...]] = {
     "vtk": COMPONENTS,
     "openfoam": ("xx", "xy", "xz", "yy", "yz", "zz"),  # SymmTensorTemplate.H
@@ -32,7 +32,7 @@ ORDERS: dict[TensorOrder, tuple[str, ...]] = {
 NAMES: dict[Invariant | None, tuple[str, ...]] = {
     None: COMPONENTS, "von_mises": (), "principal": ("largest", "middle", "smallest")
 }  # fmt: skip
-"""Names of the components of a tensor (None), or of an invariant of the tensor."""
+"""Names of the components of an invariant or, under None, of the tensor itself."""
 
 
 def as_matrices(values: np.ndarray, order: TensorOrder = "vtk") -> np.ndarray:
@@ -49,7 +49,7 @@ def as_components(matrices: np.ndarray) -> np.ndarray:
 def invariant(values: np.ndarray, order: TensorOrder, kind: Invariant) -> np.ndarray:
     """Return an invariant of tensors (n, 6): von Mises equivalents (n, 1), or principal values (n, 3), largest first.
 
-    The von Mises equivalent is √(3/2 s:s) with the deviator s, in the unit of the tensor.
+    The von Mises equivalent is √(3/2 s:s), where s is the deviator, and has the unit of the tensor.
     """
     matrices = as_matrices(np.asarray(values, np.float64), order)
     if kind == "principal":
@@ -63,14 +63,14 @@ CASE, STEP, PIECE = "{case}", "{step}", "{piece}"
 MAPS = resources.files("noether.physics.cases") / "maps"
 DIRECTIONS = {sign + axis: s * np.eye(3)[i] for i, axis in enumerate("xyz") for sign, s in (("+", 1), ("-", -1))}
 RESERVED = ("points", "normals", "area", "cell_volume", "sdf", "part")
-"""Names that noether gives to arrays of a set; no field may have one of them."""
+"""Names that noether gives to the arrays that it adds to a set; fields must have other names."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*$")
 
 SetKind = Literal["surface", "volume", "points"]
 
 
 def unfit_for_forces(fields: Mapping[str, str], numbers: Mapping[str, str]) -> str:
-    """Describe a force field or number for coefficients with a wrong unit, or return ""; inputs: {name: unit or ""}."""
+    """Describe the first field or number whose stated unit is wrong for forces, or return ""; inputs: {name: unit}."""
     known = {**dict.fromkeys(fields, "Pa"), "wind_speed": "m/s", "reference_area": "m²"}
     stated = {name: unit for name, unit in {**numbers, **fields}.items() if unit and unit != known.get(name)}
     return next((f"{name} is in {stated[name]}, not in {unit}" for name, unit in known.items()
@@ -78,14 +78,14 @@ def unfit_for_forces(fields: Mapping[str, str], numbers: Mapping[str, str]) -> s
 
 
 def metres_of(length: str) -> float:
-    """Return the number of metres in the unit `length`. ValueError: `length` is not a unit of length."""
+    """Return the length in metres of the unit `length`, such as mm. ValueError: it is not a unit of length."""
     if (metres := LENGTHS.get(length) or factor(length, "m")) is None:
         raise ValueError(f"length: {length!r} is not a unit of length ({', '.join(LENGTHS)}) or a number of metres")
     return metres
 
 
 class AxesMap(Section):
-    """The directions, in the files, of noether's axes: x is across the wind, y up, z along the wind."""
+    """The directions that noether's axes have in the files; noether's x is across the wind, y up, z along the wind."""
 
     wind: Literal["+x", "-x", "+y", "-y", "+z", "-z"] = Field(description="Direction in which the air flows.")
     up: Literal["+x", "-x", "+y", "-y", "+z", "-z"] = Field(description="Direction that points up.")
@@ -111,17 +111,17 @@ class AtTime(Section):
 Scaling = Literal["standardised", "symmetric_log"]
 
 Step = Literal["last"] | int | AtTime
-"""The step of a file to read: the last, or one given by its number (from 0) or its time."""
+"""The step of a file to read: the last step, or a step given by its index (from 0) or its time."""
 
 
 class FieldMap(Section):
-    """One array of a file: its name in the file, and how its values are converted and scaled."""
+    """One field: the name of its array in the file, and how the array's values are converted and scaled."""
 
     array: str = Field(description="Name of the array in the file.")
-    unit: str = Field("", description="Unit of the field, after `scale` and `times`.")
+    unit: str = Field("", description="Unit of the field, after `scale` and `times` are applied.")
     scale: float = Field(1.0, description="A factor; -1 reverses the sign.")
     times: str | None = Field(None, description="A constant or parameter to multiply by, such as density.")
-    components: int | None = Field(None, gt=0, description="Components per point; null: those of the first case.")
+    components: int | None = Field(None, gt=0, description="Number of components; null: the number in the first case.")
     tensor: TensorOrder | None = Field(None, description="Order of the six components, if they are a symmetric tensor.")
     take: Invariant | None = Field(None, description="Invariant of a tensor: von Mises, or the principal values.")
     period: Period | None = Field(None, description="Range of an angle that wraps around, such as [-180, 180].")
@@ -143,16 +143,16 @@ class SetMap(Section):
 
     file: str = Field(
         description="Path with {case} for the case's name, {step} for a step's number, * for any characters in a name, "
-        "and {piece} for the part of the name in which the files with the pieces of one mesh differ."
+        "and {piece} for the part of the name that differs between the pieces of one mesh."
     )
     kind: SetKind
     at: Literal["cells", "points"] = Field("cells", description="Whether arrays at cells or at points are read.")
     patches: list[str] = Field([], description="Names of blocks or patches (* allowed); empty: all blocks of the kind.")
-    coordinates: list[str] = Field([], description="Names of a CSV's columns of x, y and z; empty: the usual names.")
-    values: str = Field("", description="Path, with {case}, of a table with a row of more arrays per point or cell.")
+    coordinates: list[str] = Field([], description="A CSV's columns with x, y and z, by name; empty: the usual names.")
+    values: str = Field("", description="Path, with {case}, of a table of more arrays: a row per point or cell.")
     normals: Literal["outward", "keep", "flip"] = Field("outward", description="Direction of a surface's normals.")
-    distance_to: str | None = Field(None, description="A surface set; its distance from each point is added.")
-    most_points: int | None = Field(None, gt=0, description="Most points kept per case, chosen at random.")
+    distance_to: str | None = Field(None, description="A surface set; each point's distance from it is added.")
+    most_points: int | None = Field(None, gt=0, description="Maximum number of points per case, drawn at random.")
     fields: dict[str, FieldMap] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -164,9 +164,9 @@ class SetMap(Section):
 
 
 class NumberMap(Section):
-    """One number of each case: in a separate file for each case, or in a table with a row for each case."""
+    """A number of each case, which is in a file of that case, or in a table with a row for each case."""
 
-    file: str | None = Field(None, description="JSON, YAML, CSV, .xlsx or OpenFOAM's .dat (its last row).")
+    file: str | None = Field(None, description="JSON, YAML, CSV, .xlsx, or the last row of OpenFOAM's .dat.")
     column: str | None = Field(None, description="The number's name in the file; null: its name in the map.")
     row: str | None = Field(None, description="For a table of all cases: the column with the cases' names.")
     unit: str = ""
@@ -174,9 +174,9 @@ class NumberMap(Section):
 
 
 class SplitMap(Section):
-    """The split into training, validation and test cases: by lists, fractions with a seed, or a column of a table."""
+    """The split into training, validation and test cases, by lists, by fractions and a seed, or by a table's column."""
 
-    test: float | list[str] | str = Field(0.1, description="A fraction, a list of cases, or a file with one per line.")
+    test: float | list[str] | str = Field(0.1, description="A fraction, a list of cases, or a file with such a list.")
     validation: float | list[str] | str = Field(0.1, description="Like test; these cases select the best checkpoint.")
     seed: int = Field(0, ge=0, description="Seed of the random draw for fractions.")
     file: str | None = Field(None, description="A table (CSV, .xlsx) with a row for each case, for `column`.")
@@ -185,7 +185,7 @@ class SplitMap(Section):
 
 
 class ForcesMap(Section):
-    """The fields of a surface set to integrate to forces: the pressure, and the shear of the air on the wall, in Pa."""
+    """The fields of a surface set, in Pa, that are integrated to forces: the pressure, and the air's shear stress."""
 
     set: str
     pressure: str
@@ -193,12 +193,12 @@ class ForcesMap(Section):
 
 
 class CaseMap(Section):
-    """A whole map. The prepared data have the same names of sets, fields, parameters and outputs."""
+    """A whole map. In the prepared data, sets, fields, parameters and outputs have the same names as in the map."""
 
     reader: Literal["meshes", "shapenet_car"] = Field("meshes", description="shapenet_car: the data set's own reader.")
     axes: AxesMap | None = Field(None, description="null: the files' axes are kept.")
-    length: str | float = Field("m", description="Unit of the files' positions, such as mm, or a number of m.")
-    step: Step | Literal["each"] = Field("last", description="last, a number from 0, {time: T}; each: a case per step.")
+    length: str | float = Field("m", description="Unit of the files' positions, such as mm, or its length in m.")
+    step: Step | Literal["each"] = Field("last", description="last, an index or {time: T}; each: a case per step.")
     constants: dict[str, float] = Field(default_factory=dict)
     parameters: dict[str, NumberMap] = Field(default_factory=dict)
     outputs: dict[str, NumberMap] = Field(default_factory=dict)
@@ -212,7 +212,7 @@ class CaseMap(Section):
             metres_of(self.length)
         time = self.parameters.setdefault("time", NumberMap(unit="s")) if self.step == "each" else None
         if time and (time.file or "time" in self.outputs):
-            raise ValueError("step: each makes `time` a parameter: give a number from a file another name")
+            raise ValueError("step: each makes `time` a parameter, so a number from a file needs another name")
         numbers = {*self.constants, *self.parameters}
         for name in (*self.sets, *self.parameters, *self.outputs):
             if not _NAME.match(name):
@@ -243,7 +243,7 @@ class CaseMap(Section):
 
     @property
     def metres(self) -> float:
-        """The number of metres in one unit of the files' positions."""
+        """The length in metres of one unit of the files' positions."""
         return metres_of(self.length) if isinstance(self.length, str) else self.length
 
     @property
@@ -268,7 +268,7 @@ def turned(
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function that scales arrays, and also rotates vectors (n, 3) and tensors (n, 9) into noether's axes.
 
-    tensor: order of components of symmetric tensors (n, 6), if the arrays are such; they are rotated, in VTK's order.
+    tensor: the order of components, if the arrays are symmetric tensors (n, 6); they are rotated and get VTK's order.
     """
 
     def step(block: np.ndarray) -> np.ndarray:
@@ -289,7 +289,7 @@ def ready_maps() -> list[str]:
 
 
 def map_text(name: str, folders: str = "CASES OUT") -> str:
-    """Return the text of a map file or ready map. RequestError: it cannot be read; the error's fix names `folders`."""
+    """Return the text of a map file or ready map. RequestError: it cannot be read (the fix names `folders`)."""
     path = Path(name).expanduser()
     if path.is_file() or path.is_fifo():
         try:

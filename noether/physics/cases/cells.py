@@ -1,4 +1,4 @@
-"""Sort mesh cells by dimension, from VTK's own table: find the kind of set they form, and the cells in no set."""
+"""Find the kind of set that a mesh's cells form, and the cells that are in no set, by the cells' dimension in VTK."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +14,15 @@ from noether.physics.cases.mesh_files import Unfit, import_pyvista, to_numpy
 KINDS: dict[int, SetKind] = {2: "surface", 3: "volume"}
 DIMENSIONS = {kind: dimension for dimension, kind in KINDS.items()}
 CALLED = ("vertices", "lines", "faces", "cells in space")
-"""Names of cells, by dimension."""
+"""Names of the cells with dimension 0, 1, 2 and 3."""
 LOOSE, UNUSED = "points", "points of no cell in the set"
 POINTS = (LOOSE, UNUSED)
 MOST_NAMED = 8
 GHOST_TYPE, LEFT = "vtkGhostType", "noether:left"
 TRIANGLE, STRIP, POLYGON, QUAD = 5, 6, 7, 9
-"""VTK's types for triangle strips, and for faces whose corners are listed in order around the face."""
+"""VTK's cell types for triangle strips, and for the faces whose corners VTK lists in order around the face."""
 FLAT = 1e-14
-"""Largest volume of a cell that counts as flat, relative to the cube of its longest side; allows for rounding."""
+"""Largest volume of a cell that counts as flat, relative to the cube of its longest side; not 0 because of rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Block:
 
     @classmethod
     def of(cls, name: str, mesh: Any) -> "Block":
-        """Return the block of a mesh, with its ghost cells (duplicates in pieces, or hidden cells) removed."""
+        """Return a mesh as a block, without its ghost cells (hidden cells, and cells that another piece also has)."""
         mesh = mesh.triangulate(pass_verts=True, pass_lines=True) if getattr(mesh, "n_strips", 0) else mesh
         lost = {}
         if LEFT in mesh.field_data:
@@ -69,11 +69,11 @@ class Block:
 
     @property
     def mesh(self) -> Any:
-        """The cells of the highest dimension and their points; the whole mesh if it has only lines and vertices."""
+        """The mesh of the cells of the highest dimension, or the whole mesh if it has only lines and vertices."""
         return self.cells(self.kind)
 
     def cells(self, kind: SetKind) -> Any:
-        """Return the mesh of the cells of one kind; for "points", the whole mesh."""
+        """Return the mesh of the cells of this kind or, if the kind is "points", the whole mesh."""
         if kind == "points" or (self.dimensions == DIMENSIONS[kind]).all():
             return self.whole
         if kind not in self._cells:
@@ -82,7 +82,7 @@ class Block:
         return self._cells[kind]
 
     def beside(self, kind: SetKind | None) -> dict[str, int]:
-        """Count the block's contents that a set of this kind leaves out, {what: count}; kind None: all contents."""
+        """Count what a set of this kind would leave out of the block, {what: count}; if `kind` is None, count all."""
         if kind == "points" or (kind is None and not self.dimensions.size):
             left = {} if kind else {LOOSE: self.whole.n_points}
         else:
@@ -94,13 +94,13 @@ class Block:
 
 
 def range_text(values: Sequence[int]) -> str:
-    """Return the range of whole numbers as text, or the number itself if all are equal."""
+    """Return the range of integers as text, such as "1 to 3", or "1" if all of them are 1."""
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def in_no_set(cases: Sequence[Mapping[tuple[str, str], int]]) -> str:
-    """Describe cells and points in no set: "7 cells (4 vertices, 3 lines)"; cases: {(what, block): count} per case."""
+    """Describe what is in no set, like "in no set: 7 cells (7 lines)"; cases: {(what, block): count} of each case."""
     keys = dict.fromkeys(key for own in cases for key in own)
     parts = {key: range_text([own.get(key, 0) for own in cases]) for key in keys}
     named = ((what, f"{parts[what, block]} {what}" + (f" of {block}" if block else "")) for what, block in keys)
@@ -112,7 +112,7 @@ def in_no_set(cases: Sequence[Mapping[tuple[str, str], int]]) -> str:
 
 
 def polygons(mesh: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the corners of a mesh's faces, concatenated, and the offsets (F + 1,) at which each face begins.
+    """Return the corners of all faces of a mesh, concatenated, and the offsets (F + 1,) at which the faces begin.
 
     If a face is curved, the nodes on its edges become corners, in order around the face. Unfit: a corner is not a point
     of the mesh, or the mesh has strips.
@@ -144,7 +144,7 @@ def _ring(kind: int, size: int) -> list[int]:
     cell = face.GetCell(0)
     edges = [[edge.GetPointId(place) for place in range(edge.GetNumberOfPoints())]
              for edge in map(cell.GetEdge, range(cell.GetNumberOfEdges()))]  # fmt: skip
-    # VTK lists an edge's ends before its other nodes, and a pixel's edges in either direction.
+    # VTK lists the two ends of an edge before its other nodes. The edges of a pixel (a cell type) have any direction.
     end, ring = next(iter({*edges[0][:2]} - {*edges[1][:2]})), list[int]()
     for first, last, *middle in edges:
         ring += [end, *(middle if first == end else middle[::-1])]
@@ -153,7 +153,7 @@ def _ring(kind: int, size: int) -> list[int]:
 
 
 def flat_cells(mesh: Any, volumes: np.ndarray) -> np.ndarray:
-    """Return the indices of the volume cells whose volume is zero but for rounding; volumes: (n_cells,)."""
+    """Return the indices of the cells whose volume is zero, apart from rounding errors; volumes: (n_cells,)."""
     if volumes.min(initial=np.inf) > 1e-9 * volumes.max(initial=0.0):
         return np.empty(0, np.int64)
     cells, points = mesh.GetCells(), np.asarray(mesh.points, np.float64)

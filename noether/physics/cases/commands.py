@@ -38,7 +38,7 @@ from noether.physics.settings import ShapeNetCarDatasetConfig
 FOLDER = ".unpacked"
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, IndexError)
-"""Errors that Python's readers raise on unreadable archives: RuntimeError if encrypted, IndexError for empty names."""
+"""Errors that Python raises on unreadable archives, such as RuntimeError if encrypted, IndexError for empty names."""
 
 
 def is_archive(path: Path) -> bool:
@@ -88,7 +88,7 @@ def _extract(archive: Path, folder: Path) -> None:
 
 
 def _inside(tar: tarfile.TarFile, folder: Path) -> Iterator[tarfile.TarInfo]:
-    """Yield an archive's members, with the checks of `filter="data"` (Python 3.11.4). TarError: a member is unsafe."""
+    """Yield an archive's members after the checks of `filter="data"`, new in Python 3.11.4. TarError: one is unsafe."""
     root = os.path.realpath(folder)
     for member in tar:
         place = os.path.realpath(os.path.join(root, member.name))
@@ -137,12 +137,12 @@ def _say_survey(console: Console, survey: Survey) -> None:
     cases = survey.grouping.cases
     console.say(f"{survey.root}: {len(cases)} cases, from {cases[0]} to {cases[-1]}, {survey.grouping.why}")
     if len(survey.looked_at) < len(cases):
-        console.say(f"{len(survey.looked_at)} of them, spread evenly, were read, because together they exceed 4 GB")
+        console.say(f"{len(survey.looked_at)} of them, spread evenly, were read, because all meshes exceed 4 GB")
     for (template, block), found in survey.blocks.items():
         console.say("", _title(template, block, found), _block_table(found), sep="\n")
     if survey.steps:
         guess = "; a guess: the file names differ in a number" if survey.grouping.steps else ""
-        console.say(f"{words_of_steps(survey)}; the last is read, unless the map's `step` says otherwise{guess}")
+        console.say(f"{words_of_steps(survey)}; the last is read, unless the map's `step` states another{guess}")
     for template, (table, at) in survey.values.items():
         console.say(f"{table}: a row for each of the {at} of {template}; its columns become arrays of that mesh")
     for template, numbers in survey.numbers.items():
@@ -213,7 +213,7 @@ def prepare_here(
 def _folders_and_map(paths: Sequence[str], map_name: str | None) -> tuple[Path, Path, str]:
     """Return the source folder, the folder to make, and the map's name, as given in the command's words."""
     if len(paths) == 3 and map_name is None:
-        # The map is the only word that can be a map; if no word or several can be, it is the first word.
+        # The map is the one word that can be a map or, if no word or several words can, the first word.
         maps = [word for word in paths if word in ready_maps() or word.endswith((".yaml", ".yml"))]
         map_name = paths[0] if len(maps) != 1 else maps[0]
         paths = [word for word in paths if word != map_name]
@@ -250,7 +250,7 @@ def _say(console: Console, done: PreparedCases, folder: Path, dataset: str) -> N
 
 
 def describe_here(config: RunConfig, *, as_json: bool) -> int:
-    """Print the contents of the configured data set's splits."""
+    """Print a description of the configured data set's training and test splits."""
     console = Console(None, speaks=not as_json)
     folder = prepare_with_bar(config, console)
     with code_granted(config.own_code()):

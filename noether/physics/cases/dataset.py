@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 
 DATASET_FILE = "dataset.json"
 AIR_DENSITY = 1.2  # kg/m³
-COARSEST = 5e-5  # coarsest spacing of float32 values, relative to the span of the positions or field
+COARSEST = 5e-5  # largest accepted spacing of float32 values, relative to the span of the positions or field
 UNITS = {"points": "m", "sdf": "m", "area": "m²", "cell_volume": "m³"}  # units of the arrays that are not fields
 WIND_ALONG_Z = {"across": "x", "up": "y", "wind": "z"}
 
 
 def gather(about: CaseMap, map_text: str, cases: Mapping[str, Any], splits: dict[str, list[str]]) -> dict[str, Any]:
-    """Return the contents of `dataset.json`, gathered from the cases' files.
+    """Return the contents of `dataset.json`, gathered from the cases' files; `write_metadata` adds the key sha256.
 
-    Keys: axes ({across, up, wind}, or null if the map names no axes), sets ({name: kind, at, points [fewest, most],
-    parts, low, high}; low and high span the positions in m), fields ({key in a sample: set, components, unit, low,
-    high}), features (the sets' other arrays, with the same entries), parameters and outputs ({name: unit, low, high,
-    constant}), forces (names of the integrated forces), splits, cases ({name: parameters, outputs, forces, points of
-    each set, files: size and sha256 of each}), map. `write_metadata` adds sha256, the digest of all other keys.
-    RequestError: cases differ in their arrays, in an array's number of components, or in their numbers.
+    - axes: {across, up, wind}, or null if the map names no axes;
+    - sets: {name: kind, at, points [fewest, most], parts, low, high}, where low and high span the positions in m;
+    - fields: {key in a sample: set, components, unit, low, high}; features: the same entries for all other arrays;
+    - parameters, outputs: {name: unit, low, high, constant}; constants: as in the map; forces: names of the forces;
+    - splits: {split: cases}; map: the text of the map;
+    - cases: {name: parameters, outputs, forces, points of each set, files {name: size, sha256}}.
+
+    RequestError: a case lacks an array or a number that another case has, or an array's components differ in number.
     """
     sets: dict[str, Any] = {}
     fields: dict[str, Any] = {}
@@ -69,7 +71,7 @@ def gather(about: CaseMap, map_text: str, cases: Mapping[str, Any], splits: dict
 
 
 def write_metadata(out: Path, metadata: Mapping[str, Any]) -> None:
-    """Write `dataset.json` with its own digest, which identifies all the data: the file holds every file's digest."""
+    """Write `dataset.json` and, in it, the digest of its other keys, which include the digests of all data files."""
     whole = {**metadata, "sha256": _digest(metadata)}
     write_whole(out / DATASET_FILE, strict_json(whole, indent=1) + "\n")
 
@@ -91,7 +93,7 @@ def read_metadata(out: Path) -> dict[str, Any]:
     if version != FORMAT_VERSION:
         raise RequestError("case-format-version", f"{path} has another format version",
                            seen=f"format_version {version}", expected=str(FORMAT_VERSION),
-                           fix="noether data prepare CASES OUT --map cases.yaml      (prepares all again)")  # fmt: skip
+                           fix="noether data prepare CASES OUT --map cases.yaml      (remakes all cases)")  # fmt: skip
     recorded = about.pop("sha256", None)
     found = _digest(about)
     if recorded != found:
@@ -106,7 +108,7 @@ def _digest(metadata: Mapping[str, Any]) -> str:
 
 
 def _span(key: str, arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one array's components and range over all cases; arrays: {case: {key: components, low, high}}."""
+    """Return the components, low and high of the array `key` over all cases; `arrays` gives them for each case."""
     if odd := [case for case, own in arrays.items() if key not in own]:
         raise RequestError("case-lacks-array", f"case {odd[0]} lacks {key}", seen=f"{len(odd)} such cases",
                            expected="the same arrays in every case")  # fmt: skip
@@ -116,8 +118,8 @@ def _span(key: str, arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         if span["components"] != usual:
             raise RequestError(
                 "case-components-differ", f"{key} has {span['components']} components in case {case}",
-                seen=f"{usual} in case {first}", expected="the same number in every case",
-                fix="components: N in the map's field, and --skip-broken, which leaves out cases with another number",
+                seen=f"{usual} in case {first}", expected="the same number of components in every case",
+                fix="set components: N for this field in the map, and add --skip-broken to leave out the other cases",
             )  # fmt: skip
     low = np.min([span["low"] for span in spans.values()], axis=0)
     high = np.max([span["high"] for span in spans.values()], axis=0)
@@ -131,7 +133,7 @@ def _numbers(described: Mapping[str, Any], cases: Mapping[str, Any], kind: str) 
         odd = [case for case, one in cases.items() if name not in one[kind]]
         if values and odd:
             raise RequestError("case-lacks-number", f"case {odd[0]} has no {name}", seen=f"{len(odd)} such cases",
-                               expected="the same numbers in every case")  # fmt: skip
+                               expected="this number in every case")  # fmt: skip
         if values:
             low, high = min(values), max(values)
             found[name] = {"unit": own.unit, "low": low, "high": high, "constant": low == high}
@@ -139,14 +141,11 @@ def _numbers(described: Mapping[str, Any], cases: Mapping[str, Any], kind: str) 
 
 
 def implausible(metadata: Mapping[str, Any]) -> list[str]:
-    """Return warnings about ranges of fields and parameters that suggest a wrong unit, a constant, or lost precision.
-
-    A pressure in Pa is compared with the dynamic pressure of the fastest air: their ratio should be of order 1.
-    """
+    """Return warnings about ranges of fields and parameters that suggest a wrong unit, a constant or lost precision."""
     fields = {key: max(map(abs, (*own["low"], *own["high"])), default=0.0) for key, own in metadata["fields"].items()}
     speeds = {key: largest for key, largest in fields.items() if metadata["fields"][key]["unit"] == "m/s"}
     speeds |= {name: entry["high"] for name, entry in metadata["parameters"].items() if entry["unit"] == "m/s"}
-    fastest, words = max(speeds.values(), default=0.0), []
+    fastest, words = max(speeds.values(), default=0.0), []  # pressures are compared with its dynamic pressure
     for key, largest in fields.items():
         if metadata["fields"][key]["unit"] != "Pa" or "pressure" not in key or not fastest:
             continue
@@ -163,16 +162,16 @@ def implausible(metadata: Mapping[str, Any]) -> list[str]:
         largest, span = np.abs([own["low"], own["high"]]).max(), np.ptp([own["low"], own["high"]], axis=0).max()
         if (step := np.spacing(np.float32(largest))) > COARSEST * span > 0:
             words.append(f"{key} spans {span:.4g} and reaches {largest:.4g}, where 32-bit numbers are {step:.2g} "
-                         "apart: subtract an offset that all cases share from the files")  # fmt: skip
+                         "apart: in the files of all cases, subtract the same offset from it")  # fmt: skip
     fast = {name: speed for name, speed in speeds.items() if speed > 2000}
     return words + [f"{name} reaches {speed:.4g} m/s: is it in other units?" for name, speed in fast.items()]
 
 
-OPEN_FILES = 16_384  # memory maps that a process keeps open: Linux allows 65,530
+OPEN_FILES = 16_384  # the maximum number of memory maps that a process keeps open; Linux allows 65,530
 
 
 class CasesDataset:
-    """A data set of some of the cases in a prepared folder. It is pickled as its path, case names and metadata."""
+    """A data set of some cases in a prepared folder. A pickle of it has only the path, the cases and the metadata."""
 
     points_are_shuffled = True
 
@@ -189,7 +188,7 @@ class CasesDataset:
         return str(self.metadata["sha256"])
 
     def __getitem__(self, index: int) -> "dict[str, torch.Tensor]":
-        """Return case `index` as tensors that share the memory maps: data are read only when used."""
+        """Return case `index` as tensors on memory maps; the data are read from disk only when they are used."""
         import torch
 
         case = self.cases[index]
@@ -197,7 +196,7 @@ class CasesDataset:
         numbers = {**about["parameters"], **about["outputs"]}
         sample = {name: torch.tensor([value], dtype=torch.float32) for name, value in numbers.items()}
         sample |= {name: torch.tensor(value, dtype=torch.float32) for name, value in about["forces"].items()}
-        # Surfaces first: the first of several sets represents the shape.
+        # Surfaces come first, because the first set of a sample represents the shape.
         for name in sorted(self.metadata["sets"], key=lambda name: self.metadata["sets"][name]["kind"] != "surface"):
             arrays = self._open(set_file(self.root, case, name)).arrays
             sample |= {key: torch.from_numpy(array) for key, array in arrays.items()}
@@ -208,7 +207,7 @@ class CasesDataset:
         return self.cases[index].replace("/", "-")
 
     def about(self) -> dict[str, Any]:
-        """Return the description that `noether.core.data.layout.about_data` reads, from `dataset.json`."""
+        """Return the description of the data, made from `dataset.json`, for `noether.core.data.layout.about_data`."""
         metadata = self.metadata
         numbers = {kind: {name: {"unit": own["unit"]} for name, own in metadata[kind].items() if not own["constant"]}
                    for kind in ("parameters", "outputs")}  # fmt: skip
@@ -225,14 +224,14 @@ class CasesDataset:
         space["sets"] = {
             name: own.model_dump(include={"kind", "at", "patches", "coordinates"}) for name, own in files.sets.items()
         }
-        if files.axes is not None or files.metres != 1.0:  # for shapes given to `predict`
+        if files.axes is not None or files.metres != 1.0:  # by which `predict` converts a shape's file
             words = f"wind {files.axes.wind}, up {files.axes.up}" if files.axes else ""
             space["files"] = {"rotation": files.rotation.tolist(), "metres": files.metres, "words": words}
         scalars = _force_coefficients(files, metadata)
         return {"fields": fields, "parts": parts, "space": space, "scalars": scalars, **numbers}
 
     def faces(self, index: int) -> np.ndarray | None:
-        """Return the faces (F, C) of the set `surface`, as indices into its points; None if they were not kept."""
+        """Return the faces (F, C) of the set `surface` as indices of its points; None if the store has no faces."""
         path = set_file(self.root, self.cases[index], "surface.faces")
         return open_packed(path).arrays["faces"] if path.is_file() else None
 
@@ -245,7 +244,7 @@ class CasesDataset:
 
 
 def _map_without_descriptor(path: Path) -> np.ndarray:
-    """Map a file copy-on-write with torch: NumPy would keep a file descriptor, and a process may have only 1,024."""
+    """Map a file copy-on-write with torch. NumPy would keep a file descriptor for each map; 1,024 is a usual limit."""
     import torch
 
     mapped = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
@@ -253,10 +252,10 @@ def _map_without_descriptor(path: Path) -> np.ndarray:
 
 
 def _force_coefficients(files: CaseMap, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe the drag and lift coefficients to integrate from the fields; {} if an input is missing.
+    """Describe how drag and lift coefficients are integrated from the fields; return {} if an input is missing.
 
-    Inputs: the map's forces and axes, each case's reference_area and wind_speed, and a constant density. The true value
-    is the output drag_coefficient or lift_coefficient if the map has it, else the integral of the true fields.
+    The inputs are the map's forces and axes, each case's reference_area and wind_speed, and a constant density. The
+    true value is the output drag_coefficient or lift_coefficient or, without it, the integral of the true fields.
     """
     forces = files.forces
     needed = {"reference_area", "wind_speed"} <= set(metadata["parameters"]) and "density" in metadata["constants"]
@@ -277,7 +276,7 @@ def _force_coefficients(files: CaseMap, metadata: Mapping[str, Any]) -> dict[str
 
 
 def open_cases(root: Path) -> tuple[CasesDataset, CasesDataset, list[int]]:
-    """Open the training and test splits; return both, and the indices of the validation cases, last in the former."""
+    """Return the training split, the test split, and the indices of the validation cases in the training split."""
     about = read_metadata(root)
     splits = about["splits"]
     train = CasesDataset(root, [*splits["train"], *splits["validation"]], about)
@@ -286,7 +285,7 @@ def open_cases(root: Path) -> tuple[CasesDataset, CasesDataset, list[int]]:
 
 
 def check_cases(root: Path) -> dict[str, Any]:
-    """Check, before workers start, that the folder's cases are complete; return its metadata. RequestError if not."""
+    """Return a prepared folder's metadata. RequestError: the training or test split is empty, or a file is missing."""
     about = read_metadata(root)
     for split, cases in about["splits"].items():
         if not cases and split != "validation":

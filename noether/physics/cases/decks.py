@@ -1,4 +1,4 @@
-"""Read solver decks and other formats with meshio, and check its counts of nodes and elements against the file.
+"""Read solver decks and other formats with meshio, and compare its counts of nodes and elements with the file's.
 
 meshio's readers are flat: they ignore Abaqus' parts, instances and systems, and Nastran's coordinate systems. If any of
 these features matters in a deck, Unfit is raised, and the message names the feature.
@@ -18,9 +18,9 @@ from noether.common.processes import EndedBySignal
 from noether.physics.cases.mesh_files import Unfit
 
 DECKS = (".msh", ".inp", ".bdf", ".nas")
-"""Suffixes of meshes that solvers read. Such meshes are used only if the folder has no results."""
+"""Suffixes of solvers' input files, whose meshes are used only if the folder has no results."""
 MED_STEP = re.compile(r"(.+)\[\d+\] - ([-+.\de]+)$")
-"""The name that meshio gives to an array of a .med file; it includes the array's step and time."""
+"""Pattern of the names that meshio gives to the arrays of a .med file; a name includes the array's step and time."""
 GENERATORS = ("SYSTEM", "NGEN", "NFILL", "NCOPY", "NMAP", "ELGEN", "ELCOPY", "PARAMETER", "SUBSTRUCTURE GENERATE")
 """Abaqus' keywords that move or generate nodes and elements without listing them (Abaqus Keywords Guide)."""
 PARAMETER = re.compile(r",\s*(\w+)\s*=\s*([^,]+)")
@@ -31,12 +31,12 @@ KNOWN: tuple[tuple[str, dict[int, tuple[str, int]]], ...] = (
     (r"T[23]D([23])", {2: ("T3D2", 2), 3: ("T3D3", 3)}),
     (r"B[23]([123])", {1: ("B31", 2), 2: ("B32", 3), 3: ("B33", 2)}),
 )  # fmt: skip
-"""Abaqus' types (Abaqus Elements Guide): pattern, {number in it: (an equivalent that meshio reads, its nodes)}."""
-DEEPEST = 5  # levels of files that include files
+"""Abaqus' element types (Elements Guide): pattern, {the number in it: (a type that meshio reads, count of nodes)}."""
+DEEPEST = 5  # the maximum number of levels at which files include other files
 
 
 def read_by_meshio(path: Path) -> tuple[Any, dict[str, int]]:
-    """Read a file's mesh with meshio, without groups; return the mesh, and the counts of elements left out, by type.
+    """Read a file's mesh with meshio, but not its groups; return the mesh and, by type, counts of left-out elements.
 
     Raises Unfit: the file has a feature that meshio ignores, or meshio read another number of nodes or elements than
     the file has. Errors of meshio pass through.
@@ -67,14 +67,14 @@ def read_by_meshio(path: Path) -> tuple[Any, dict[str, int]]:
             raise Unfit(f"{own:,} {what} were read by meshio, but the file has {there:,}")
     if any(mesh.point_data.get("nastran:ref", ())):
         raise Unfit("GRID points in another coordinate system (CP): only the basic system is read")
-    mesh.cell_sets, mesh.point_sets = {}, {}  # groups, dropped: in Gmsh's files, not all of their numbers are cells
+    mesh.cell_sets, mesh.point_sets = {}, {}  # without groups, as Gmsh's may list other things than cells
     return mesh, left
 
 
 class _FlatAbaqus:
     """An Abaqus deck rewritten for meshio: one block of nodes, then `count` elements. Unfit: the deck is not flat.
 
-    left: counts of the elements whose type meshio does not know, such as masses and springs, by type.
+    left: counts, by type, of the elements that meshio does not know, such as masses and springs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,7 +112,7 @@ class _FlatAbaqus:
         named = _parameters(line)
         self._block = line[1:].partition(",")[0].strip().upper()
         if self._block in GENERATORS or (self._block == "NODE" and named.get("SYSTEM", "R").upper() != "R"):
-            raise Unfit(f"*{self._block} moves or generates nodes or elements, which is not read: write the deck flat")
+            raise Unfit(f"*{self._block} moves or generates nodes or elements, which is not read: list all of them")
         if self._block in self._names:
             self._names[self._block].append(named.get("NAME", "?"))
         if self._block in ("ASSEMBLY", "INSTANCE"):
@@ -125,8 +125,8 @@ class _FlatAbaqus:
         number = line.partition(",")[0].strip()
         if self._block == "INSTANCE" and any(float(own) for own in line.split(",") if own.strip()):
             raise Unfit(f"the instance {self._names['INSTANCE'][-1]} is moved or rotated ({line}), which is not read")
-        if self._block == "NODE" and self._scope != ["ASSEMBLY"]:  # reference points are not part of the mesh
-            line = ",".join(line.split(",")[:4])  # a normal may follow
+        if self._block == "NODE" and self._scope != ["ASSEMBLY"]:  # not reference points, which an assembly has
+            line = ",".join(line.split(",")[:4])  # without the normal that may follow
             if self.nodes.setdefault(number, line) != line:
                 raise Unfit(f"two nodes have the number {number}")
         elif self._block == "ELEMENT":
@@ -166,7 +166,7 @@ def _lines_of(path: Path, depth: int = 0) -> Iterator[str]:
 
 
 def _flat_nastran(path: Path) -> tuple[str, dict[str, int], tuple[int, int]]:
-    """Return a deck for meshio (upper case, BEGIN BULK), the counts of cards left out, and of nodes and elements."""
+    """Return a deck's bulk data as meshio needs it, the counts of left-out cards, and the counts (nodes, elements)."""
     from meshio.nastran._nastran import nastran_to_meshio_type as known
 
     lines = [line.upper() for line in path.read_text(errors="replace").splitlines() if not line.startswith("$")]
@@ -186,7 +186,7 @@ def _flat_nastran(path: Path) -> tuple[str, dict[str, int], tuple[int, int]]:
 def _count_gmsh(path: Path) -> tuple[int | None, int | None]:
     """Return the counts at the head of $Nodes and $Elements, in text or binary files (Gmsh manual, "MSH").
 
-    Raises Unfit: an array does not have a value for each node or element, in file order, as meshio assumes.
+    Raises Unfit: the values in an array are not one for each node or element, in file order, as meshio assumes.
     """
     content = path.read_bytes()
     found: list[int | None] = []
@@ -221,7 +221,7 @@ def _tags(section: bytes) -> list[bytes]:
 
 
 def _count_med(path: Path) -> tuple[int, int]:
-    """Return the numbers of nodes and cells of a .med file's only mesh (MED file format: ENS_MAA, NOE, MAI)."""
+    """Return the counts of nodes and cells of a .med file's only mesh (MED file format: ENS_MAA, NOE, MAI)."""
     import h5py  # type: ignore[import-untyped]
 
     with h5py.File(path) as file:

@@ -20,19 +20,19 @@ from noether.physics.cases.vocabulary import FLOW_UNITS, Physics, is_length, nam
 BACKGROUND = re.compile(
     r"inlet|outlet|sym|side|top|ground|floor|far|front|back|bottom|roof|domain|empty|wall_?\d*$", re.I
 )
-"""Names of patches that are rarely the body: a draft leaves them out of its surface set, and a comment says so."""
+"""Names of patches that are rarely the body. A draft's surface set leaves them out, and a comment names them."""
 BOOKKEEPING = re.compile(
     r"vtk_.*|(.*_)?((gmsh|medit|nastran|tetgen|avsucd|cell_sets)_.*|(flac3d|su2)_(group|tag))|(.*_)?ids?|numbers?"
     r"|(.*_)?(mat(erial)?|part|elem(ent)?|node|region|cell|point|object|block|entity|fac(e|et)|dim)_?"
     r"(ids?|numbers?|nums?|tags?|types?)"
     r"|(mpi_)?rank|partition|regions|normals|tcoords|texture_coordinates|(str_?)?error|stlsolid_labeling"
 )
-"""Plain names of arrays that hold a format's bookkeeping, such as node numbers, or that are only for display."""
+"""Plain names of arrays that hold a format's bookkeeping, such as node ids, or that are only for display."""
 LONGEST: dict[Physics, float] = {"flow": 500.0, "solid": 20.0, "heat": 20.0, "unknown": 500.0}
 """Longest usual model in m, by physics. A longer model is assumed to be in mm, unless a name states the unit."""
 
 COLDEST = 150.0
-"""Coldest usual temperature in K: if most cases have lower values, their temperatures are in °C."""
+"""Lowest usual temperature in K: if most cases have lower values, temperatures are assumed to be in °C."""
 ALONG = 0.1
 """Smallest ratio of mean to largest velocity in a flow that has a direction; a circulating flow has no direction."""
 ROUND_IT = "by their names surroundings of the body, or without arrays"
@@ -46,7 +46,7 @@ _DENSITY = [
     "  density: 1.225      # kg/m³, of air",
 ]
 FLAT = 1e-6
-"""Largest ratio of a box's shortest to its longest side if all points lie in a plane: positions are rounded."""
+"""Largest ratio of a box's shortest to its longest side if all points lie in a plane; not 0 because of rounding."""
 EXACT = 1e-4
 """Relative tolerance within which a number is equal to a field's extreme or mean, or to another number."""
 NOISE = 1e-4
@@ -65,7 +65,7 @@ class _Set:
     others: dict[str, ArrayFacts]
     """Fields of the same meshes that are only at the other location: at points if `at` is cells, or vice versa."""
     round_it: list[str]
-    """Blocks that are left out: surroundings of the body, judging by their names, or blocks without arrays."""
+    """Blocks that are left out: blocks without arrays, or, judging by their names, surroundings of the body."""
     left: list[str]
     """Arrays of these meshes that are not fields."""
     values: str = ""
@@ -74,7 +74,7 @@ class _Set:
 
 @dataclass(frozen=True)
 class _Meaning:
-    """The physics and the unit of positions, inferred from all names and sizes in a folder; why: the unit's origin."""
+    """The physics and the unit of positions, inferred from all names and sizes in a folder; why: the unit's source."""
 
     physics: Physics
     length: str
@@ -97,7 +97,7 @@ class _Meaning:
 
 
 def draft_map(survey: Survey) -> str:
-    """Return the text of a map for a survey."""
+    """Return the text of a map that fits a survey."""
     is_openfoam = any(template.endswith("polyMesh") for template, _ in survey.blocks)
     meaning = _meaning(survey, is_openfoam)
     sets = _sets(survey, meaning.physics)
@@ -146,7 +146,7 @@ def _meaning(survey: Survey, is_openfoam: bool) -> _Meaning:
     metres = {unit: metres_of(unit) for unit in ("m", "mm", *(unit for unit, _ in stated if is_length(unit)))}
     lengths = [max(map(abs, values)) * metres[unit] for unit, values in stated if unit in metres]
     if size and lengths and (longest := max(lengths)):
-        # The unit in which the body is about as long as the largest length among the numbers.
+        # Choose the unit in which the body is about as long as the largest length among the numbers.
         unit = min(metres, key=lambda unit: round(abs(np.log(size * metres[unit] / longest))))
         return _Meaning(physics, unit, "a guess from the lengths among the numbers")
     in_names = set(filter(is_length, (name_and_unit(name)[1] for name, _ in arrays)))
@@ -156,7 +156,7 @@ def _meaning(survey: Survey, is_openfoam: bool) -> _Meaning:
 
 
 def _size(blocks: Iterable[Mapping[str, BlockFacts]]) -> float:
-    """Return the length of the largest block: the median over the cases, because one may be in another unit."""
+    """Return the length of the largest block: the median over the cases, because one case may be in another unit."""
     boxes = [[float(max(np.subtract(own.high, own.low))) for own in cases.values()] for cases in blocks]
     return max((median(sizes) for sizes in boxes if sizes), default=0.0)
 
@@ -174,7 +174,7 @@ def _sets(survey: Survey, physics: Physics) -> list[_Set]:
             wanted = [own for own in wanted if any(facts.arrays for facts in chosen[own].values())] or wanted
             arrays = _common([chosen[name] for name in wanted])
             if kind == "surface" and not arrays and any(other != template for other, _ in survey.blocks):
-                continue  # a bare shape: another file probably has the same shape with fields
+                continue  # a shape without fields; another file probably has it with fields
             at_points, at_cells = (_named((array for array in arrays if array.at == place), physics)
                                    for place in ("points", "cells"))  # fmt: skip
             more_vary = _varying(at_points) > _varying(at_cells)
@@ -266,7 +266,7 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
         about = [keys({"array": array.name, "unit": unit})]
         if array.components == vocabulary.TENSOR:
             about.append(f"tensor: {order}")
-        else:  # stated, so that a case with another number is refused as soon as it is read
+        else:  # stated, so that a case with other components is refused as soon as it is read
             about.append(f"components: {array.components}")
         if angle:
             about.append(f"period: [{', '.join(f'{end:.10g}' for end in angle[1])}]")
@@ -286,7 +286,7 @@ def _set_lines(own: _Set, sets: list[_Set], meaning: _Meaning, order: TensorOrde
 
 
 def _axes(survey: Survey, sets: list[_Set]) -> list[str]:
-    """Return the lines of the axes. If all points are in a plane, the wind and up are the axes of that plane."""
+    """Return the lines for the map's axes. If all points are in a plane, wind and up are the axes of that plane."""
     boxes = [np.subtract(own.high, own.low) for cases in survey.blocks.values() for own in cases.values()]
     plane = [axis for axis in range(3) if any(box[axis] > FLAT * box.max() for box in boxes)]
     others = plane if len(plane) == 2 else [0, 1, 2]
@@ -312,7 +312,7 @@ def _length(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:
 
 
 def words_of_steps(survey: Survey) -> str:
-    """Describe how many steps each template with several steps has, and the first and last of their times."""
+    """Describe, for each template with several steps, the number of steps, and the first and the last time."""
     said = []
     for template, cases in survey.steps.items():
         counts = sorted(map(len, cases.values()))
@@ -338,7 +338,7 @@ def _step(survey: Survey) -> list[str]:
 
 def _forces(survey: Survey, sets: list[_Set], meaning: _Meaning) -> list[str]:
     for own in sets:
-        if own.kind == "surface" and "pressure" in own.fields and "velocity" not in own.fields:  # no plane flow
+        if own.kind == "surface" and "pressure" in own.fields and "velocity" not in own.fields:  # not a plane flow
             fields = [name for name in ("pressure", "wall_shear") if name in own.fields]
             shear = ", shear: wall_shear" if "wall_shear" in fields else ""
             numbers = {number_name(number.column): name_and_unit(number.column)[1] for number in numbers_of(survey)}
@@ -371,7 +371,7 @@ def draft_numbers(survey: Survey) -> tuple[list[str], list[str]]:
     numbers = list(numbers_of(survey))
     of_results = {number.file for number in numbers if vocabulary.is_of_results(number.file)}
     if of_results == {number.file for number in numbers}:
-        of_results = set()  # e.g. a single table with inputs and results: its name tells nothing
+        of_results = set()  # e.g. a single table: its name does not separate inputs from results
     for column, values, file, row in numbers:
         name, unit = number_name(column), name_and_unit(column)[1]
         if not name or not np.isfinite(list(values.values())).all() or seen.get(column) == values:
@@ -394,14 +394,14 @@ def draft_numbers(survey: Survey) -> tuple[list[str], list[str]]:
 
 
 def _negligible_beside(name: str, peaks: Mapping[str, float]) -> str:
-    """Return a component of the same vector that is so large that this component is only noise; "" if there is none."""
+    """Return a component of the same vector compared with which `name` is only noise; "" if there is none."""
     stem, _, axis = name.rpartition("_")
     components = [f"{stem}_{other}" for other in "xyz"] if axis in ("x", "y", "z") else []
     return next((other for other in components if peaks[name] < NOISE * peaks.get(other, 0)), "")
 
 
 def _determined_by(survey: Survey, values: Mapping[str, float], others: Mapping[str, Mapping[str, float]]) -> str:
-    """Name what a number equals in every case: another number, or a field's largest, smallest or mean value; or ""."""
+    """Return what a number equals in every case, another number or a field's largest, smallest or mean value; or ""."""
     if len(set(values.values())) < 3:
         return ""
     for name, other in others.items():
@@ -422,7 +422,7 @@ def _determined_by(survey: Survey, values: Mapping[str, float], others: Mapping[
 
 
 def numbers_of(survey: Survey) -> Iterator[Number]:
-    """Yield the numbers that every case's file has, and the numbers of the tables."""
+    """Yield the numbers that the files of all cases have, and the numbers of the tables."""
     for template, cases in survey.numbers.items():
         columns = [column for column in next(iter(cases.values()), {}) if all(column in own for own in cases.values())]
         if template.endswith(".dat"):

@@ -1,7 +1,7 @@
-"""Read CalculiX' results (.frd), in text or binary: nodes, elements, and the fields at the nodes at one step.
+"""Read CalculiX' result files (.frd), text or binary: the nodes, the elements, and the nodal fields of one step.
 
-The cgx manual describes the format under "Results-data" (http://www.dhondt.de/cgx_2.22.pdf): 2C holds nodes, 3C
-elements, and each 100C one field at one step.
+The cgx manual describes the format under "Results-data" (http://www.dhondt.de/cgx_2.22.pdf). The nodes are in the part
+2C, the elements in 3C, and each field of a step in a part 100C.
 """
 
 import mmap
@@ -25,14 +25,14 @@ ELEMENTS = {
 """{number of an element type: (VTK's cell type, indices of the element's nodes in VTK's order)}"""
 FLOATS = {2: "<f4", 3: "<f8"}  # number types of the binary formats
 VALUE = re.compile(rb"-?(?:\d\.\d+E[-+]\d\d(?:\d(?!\.))?|nan|inf)", re.IGNORECASE)
-"""A number in the format %12.5E. It may touch the next number; a three-digit exponent makes it a character wider."""
+"""A number in the format %12.5E, which may touch the next number. An exponent of three digits widens it by one."""
 IDENTITY = re.compile(rb"^ -1(.{10})", re.MULTILINE)
 MARK = re.compile(rb"^ -[12]", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One part of the file: nodes (2C), elements (3C), or a field at a step (100C). `start` is its numbers' offset."""
+    """A part of the file: nodes (2C), elements (3C), or a field at a step (100C); `start` is the offset of its data."""
 
     kind: str
     count: int
@@ -45,13 +45,13 @@ class _Part:
 
     @property
     def record(self) -> np.dtype[Any]:
-        """The binary record of one node: its number and its values. In 2C, values always have double precision."""
+        """The binary record of one node: its id and its values, which always have double precision in 2C."""
         floats = FLOATS[3 if self.kind == "2C" else self.form]
         return np.dtype([("node", "<i4"), ("values", floats, (self.components,))])
 
 
 class FrdFile:
-    """A .frd file, indexed by its parts; fields are read only when needed. Raises ValueError if it is incomplete."""
+    """An index of the parts of a .frd file; fields are read only when needed. ValueError: the file is incomplete."""
 
     def __init__(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -100,7 +100,7 @@ class FrdFile:
                 stored = 0
                 for _ in range(int(named[13:18])):
                     component, at = self._line(at)
-                    stored += component[33:38].strip() != b"1"  # 1: cgx computes it from the others
+                    stored += component[33:38].strip() != b"1"  # 1: not stored, cgx computes it
                 name = named[5:13].decode().strip()
                 part = _Part(kind, count, form, at, int(line[58:63]), float(line[12:24]), name, stored)
             if kind == "3C":
@@ -130,7 +130,7 @@ class FrdFile:
         return end
 
     def _read_elements(self, part: _Part) -> tuple[np.ndarray, dict[int, list[int]]]:
-        """Return the elements' integers (number, type, group, material, nodes), and each element's offset, by type."""
+        """Return the integers of all elements (id, type, group, material, nodes), and the elements' offsets by type."""
         if part.form == 1:
             body = MARK.sub(b"", self._bytes[part.start : self._text_end(part)])
             stream = np.array(body.split(), np.int64)
@@ -147,7 +147,7 @@ class FrdFile:
         return stream[:at], starts
 
     def _rows(self, part: _Part) -> tuple[np.ndarray, np.ndarray]:
-        """Return a part's node numbers (N,), and the values (N, components) at these nodes."""
+        """Return the node ids (N,) of a part, and the values (N, components) at these nodes."""
         if part.form != 1:
             rows = np.frombuffer(self._bytes, part.record, part.count, part.start)
             return rows["node"], rows["values"]
@@ -157,7 +157,7 @@ class FrdFile:
 
 
 def _places(nodes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the indices in `nodes` of the node numbers `wanted`. ValueError: a number is missing."""
+    """Return the indices in `nodes` of the node ids `wanted`. ValueError: an id is missing."""
     order = np.argsort(nodes)
     found = order[np.searchsorted(nodes, wanted, sorter=order).clip(max=len(nodes) - 1)]
     if not np.array_equal(nodes[found], wanted):

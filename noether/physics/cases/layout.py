@@ -1,4 +1,4 @@
-"""Find the cases in a folder and their steps: match its files against paths with {case} and {step}."""
+"""Find the cases in a folder, and their steps, by matching the files against paths with {case} and {step}."""
 
 import os
 import re
@@ -107,10 +107,10 @@ def files_of(template: str, files: Iterable[str]) -> set[str]:
 
 
 def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Steps]]:
-    """Return the files of each step of each set of each case: {case: {set: {step: paths}}}.
+    """Return the files by case, set and step, {case: {set: {step: paths}}}.
 
-    RequestError: the folder is missing, a set's path lacks {case}, no file fits, several files fit one step of one set
-    of one case, or several steps fit a case and the map does not state `step`.
+    RequestError: the folder is missing, a set's path lacks {case}, no file fits, several files fit the same case, set
+    and step, or a case has several steps but the map does not state `step`.
     """
     every = list_files(root)
     files = unlisted(root, every)
@@ -126,7 +126,7 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Steps]]:
             listed = [paths[0] for paths in matched[case].values()]
             raise RequestError(
                 "step-not-said",
-                f"the names of the files of the set {name} differ in a number, whose meaning the map does not state",
+                f"the files of the set {name} have names that differ in a number, and the map does not state why",
                 seen=f"{len(listed)} files in case {case}: {first_of(listed, 3)}",
                 expected="`step`, if they are steps in time; {piece} in the path, if they are pieces of one mesh",
                 fix=f"step: last      (or each, or {{time: T}}; or file: '{own.file.replace(STEP, PIECE)}')",
@@ -139,7 +139,7 @@ def files_of_cases(root: Path, about: CaseMap) -> dict[str, dict[str, Steps]]:
                         f"several files match the set {name} of case {case}",
                         seen=", ".join(paths[:4]),
                         expected=f"one file that fits {own.file}",
-                        fix="{step} in the set's path, if these are time steps; {piece}, if they are pieces of a mesh",
+                        fix="write {step} in the set's path for time steps, or {piece} for the pieces of one mesh",
                     )
             cases.setdefault(case, {})[name] = {
                 step: [root / path for path in sorted(paths, key=natural)] for step, paths in steps.items()
@@ -179,7 +179,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def find_cases(root: Path, about: CaseMap, workers: int = 1) -> dict[str, Files]:
-    """Return the files of each set of each case, {case: {set: files}}, without the sets that a case lacks.
+    """Return the files by case and set, {case: {set: files}}; a set of which a case has no file is left out.
 
     With `step: each`, a case is called RUN@TIME, which `run_of` and `step_of` split; a run without steps keeps its
     name. Only `step: each` opens files, in `workers` processes. RequestError as for `files_of_cases`.
@@ -196,7 +196,7 @@ def find_cases(root: Path, about: CaseMap, workers: int = 1) -> dict[str, Files]
 
 
 def run_of(about: CaseMap, case: str) -> str:
-    """Return the name by which files and tables know a case: with `step: each`, the case's name without the time."""
+    """Return the name of a case in files and tables: with `step: each`, it is the case's name without the time."""
     return _run_and_time(about, case)[0]
 
 

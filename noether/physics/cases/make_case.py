@@ -1,4 +1,4 @@
-"""Make one case: read its files; scale their arrays, rotate them to noether's axes, check, shuffle and write them."""
+"""Make one case: read the arrays of its files, scale and rotate them to noether's axes, check, shuffle, write them."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ from noether.physics.cases.tables import case_number
 SHOWN = 20
 GOES_ON = "--skip-broken      (continues without such cases, and lists them)"
 XML = (".vtp", ".vtu", ".vti", ".vtr", ".vts", ".pvtu", ".pvtp")
-LONGEST = 1_000_000  # most bytes of a header, or of a whole file whose numbers stand in its header, as in text files
+LONGEST = 1_000_000  # most bytes of a header that is read; in text files, the header includes the numbers
 END, NUMBERS = b"</VTKFile>", b"<AppendedData"
 PLACES = {"CellData": "cells", "PCellData": "cells", "PointData": "points", "PPointData": "points"}
 
@@ -42,9 +42,9 @@ def skippable(error: RequestError) -> RequestError:
 
 
 def refuse_at_once(problems: Iterable[tuple[str, RequestError]], unknown: Sequence[str]) -> None:
-    """Raise one RequestError for all problems of cases and for `unknown`, the names in the split that are not cases.
+    """Raise one RequestError for all problems of cases and all unknown names in the split, if there are any.
 
-    problems: pairs (case, error). The error lists the first twenty problems, each with its reason.
+    problems: pairs (case, error), of which the first twenty are listed; unknown: descriptions of the unknown names.
     """
     found = list({(case, error.summary, error.seen): (case, error) for case, error in problems}.values())
     lines = [f"case {case}: {error.summary} ({error.seen})" for case, error in found[:SHOWN]]
@@ -63,7 +63,7 @@ def refuse_at_once(problems: Iterable[tuple[str, RequestError]], unknown: Sequen
 
 
 def header_problems(path: Path, about: SetMap) -> Iterator[RequestError]:
-    """Yield the errors in the header of a set's file: the file is empty, cut short, or lacks arrays of the map."""
+    """Yield the errors that the header of a set's file shows: the file is empty or cut short, or lacks an array."""
     try:
         there = read_header(path)
     except RequestError as error:
@@ -85,7 +85,7 @@ def refusals(check: Callable[[], object]) -> Iterator[RequestError]:
 
 
 def read_header(path: Path) -> Arrays | None:
-    """Return the arrays named in the header of a VTK XML file; None if it has another format or too long a header.
+    """Return the arrays named in the header of a VTK XML file; None for another format or a very long header.
 
     RequestError: the file is empty, or is an XML file that is cut short or has an invalid header.
     """
@@ -127,7 +127,7 @@ LARGEST_BODY = 500.0  # m: if the map states no unit, a longer body is most like
 
 @dataclass(frozen=True)
 class CaseJob:
-    """A case to make: its name, the files of each set, the map, and the folders of source and store."""
+    """A case to make: its name, the files of each set, the map, and the folders of the source and the store."""
 
     case: str
     files: Files
@@ -139,7 +139,7 @@ class CaseJob:
     def fingerprint(self) -> str:
         """Digest of the map, the case's numbers, and its files: when it changes, the case must be made again.
 
-        It covers files' names, sizes and modification times, but not units and scalings: a case's files hold neither.
+        It covers the names, sizes and modification times of files, but no units or scalings: case files have neither.
         """
         about = self.about.model_dump(mode="json", exclude={"split", "reader"}, exclude_defaults=True)
         described = [*about.get("parameters", {}).values(), *about.get("outputs", {}).values()]
@@ -163,7 +163,7 @@ class CaseJob:
         return self.root / values.replace(CASE, run_of(self.about, self.case)) if values else None
 
     def problems(self) -> Iterator[RequestError]:
-        """Yield the errors found before any mesh is read: missing files and numbers, and `header_problems`."""
+        """Yield the errors that are found without reading a mesh: missing files and numbers, and `header_problems`."""
         yield from refusals(partial(refuse_missing_sets, self))
         for name, described in (*self.about.parameters.items(), *self.about.outputs.items()):
             yield from refusals(partial(_number, self, name, described))
@@ -184,7 +184,7 @@ class CaseJob:
         left: dict[str, list[dict[tuple[str, str], int]]] = {}
         forces: dict[str, list[float]] = {}
         surfaces: dict[str, np.ndarray] = {}
-        # Surfaces first: the sets around them need the distance to them.
+        # Surfaces come first, because other sets need the distance from them.
         with whole_folder(case_folder(self.out, self.case)) as folder:
             for name, own in sorted(self.about.sets.items(), key=lambda item: item[1].kind != "surface"):
                 raw = self._read(name)
@@ -225,12 +225,12 @@ class CaseJob:
 
 
 def _left_of_files(left: dict[str, list[dict[tuple[str, str], int]]]) -> list[tuple[str, str, str, int]]:
-    """Return the contents of the files that are in no set, [(path in the map, what, block, count)]."""
+    """Return what the files contain that is in no set, as [(path in the map, what, block, count)]."""
     return [
         (file, what, block, min(own[what, block] for own in each))
         for file, each in left.items()
         for what, block in sorted(set.intersection(*map(set, each)))
-        if what != UNUSED or len(each) == 1  # if several sets share a file, unused points of one may be in another
+        if what != UNUSED or len(each) == 1  # if sets share a file, a point that one set does not use may be in another
     ]
 
 
@@ -264,7 +264,7 @@ def _number(job: CaseJob, name: str, described: NumberMap) -> float:
     if not isinstance(step, AtTime):
         raise RequestError("case-without-steps", f"case {job.case} has no steps in time",
                            seen=", ".join(sorted(str(own[0]) for own in job.files.values())),
-                           expected="with step: each, times that the files of all sets share",
+                           expected="times that the files of all sets share, for step: each",
                            fix="step: last")  # fmt: skip
     return step.time * described.scale
 
@@ -296,19 +296,19 @@ def _as_pair(factor: float, period: Period, block: np.ndarray) -> np.ndarray:
 
 
 def field_factor(described: FieldMap, factors: dict[str, float]) -> float:
-    """Return the factor for a field's array: `scale`, times the constant or parameter that `times` names, if any."""
+    """Return a field's factor: `scale`, multiplied by the constant or parameter that the setting `times` names."""
     return described.scale * (factors[described.times] if described.times else 1.0)
 
 
 def _distances(points: Column, name: str, surface: np.ndarray) -> dict[str, Column]:
-    """Return lazy columns: the distance (N,) in m to a surface's nearest point, the unit direction (N, 3) from it."""
+    """Return lazy columns: the distance (N,) in m from the nearest surface point, and the direction (N, 3) from it."""
     from scipy.spatial import cKDTree
 
     tree, asked, answer = cKDTree(surface), np.empty(0), (np.empty(0), np.empty(0))
 
     def from_nearest(part: int, block: np.ndarray) -> np.ndarray:
         nonlocal asked, answer
-        if not np.array_equal(asked, block):  # the last block's answer is kept for the second column
+        if not np.array_equal(asked, block):  # the second column reuses the answer for this block
             own = points.step(block)
             distance, nearest = map(np.asarray, tree.query(own))
             direction = (own - surface[nearest]) / np.maximum(distance, np.finfo(np.float32).tiny)[:, None]
@@ -320,7 +320,7 @@ def _distances(points: Column, name: str, surface: np.ndarray) -> dict[str, Colu
 
 
 def _forces(raw: RawSet, points: np.ndarray, about: CaseMap, factors: dict[str, float]) -> dict[str, list[float]]:
-    """Integrate the true fields; return forces (3,) in N, moments (3,) in N·m about the origin, in noether's axes."""
+    """Integrate the true fields to forces (3,) in N and moments (3,) about the origin in N·m, in noether's axes."""
     assert about.forces is not None
     assert raw.normals is not None
     assert raw.area is not None

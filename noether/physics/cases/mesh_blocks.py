@@ -1,4 +1,4 @@
-"""Read the meshes of a file at one of its steps, in any format that VTK, meshio or noether reads."""
+"""Read the meshes of a file at one step; the file may have any format that VTK, meshio or noether reads."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ from noether.physics.cases.tables import is_cloud, read_cloud
 SHAPES = (".stl", ".obj", ".ply")
 EXODUS, ENSIGHT, XDMF = (".exo", ".ex2", ".e", ".g"), (".case", ".encas"), (".xdmf", ".xmf")
 BARE = (".pvtp", ".pvts", *XDMF)
-"""Formats that VTK reads, but that pyvista either does not read or mistakes for files with steps."""
+"""Formats that are read with VTK alone, because pyvista does not read them or mistakes them for files with steps."""
 PIECES = (".pvtu", ".pvtp", ".pvti", ".pvtr", ".pvts", ".vtm", ".vtpd", *XDMF, *ENSIGHT)
 """Formats of mesh files that list other files; all listed files are needed."""
 STEPS = (".pvd", ".series")
@@ -57,7 +57,7 @@ TYPES_OF_PLY = {
 }  # fmt: skip
 OTHERS = {b"version https://git-lfs": "a pointer of Git LFS (git lfs pull fetches the file)",
           b"<!doctype html": "a web page", b"<html": "a web page"}  # fmt: skip
-"""Contents that may be in a file in place of a mesh, by their first bytes."""
+"""What a file may contain in place of a mesh, {first bytes: description}."""
 SOLIDS = "STLSolidLabeling"
 BY_CONTENT = (".csv", ".dat")
 """Suffixes of files that may hold a mesh or only numbers: `is_mesh_inside` finds out which."""
@@ -67,7 +67,7 @@ ZONE_OR_TIME = re.compile(rb"^[ \t]*ZONE\b|\bSOLUTIONTIME[ \t]*=[ \t]*([-+.\dED]
 
 
 class _Opened(NamedTuple):
-    """The times of a file's steps, and a function that reads the mesh at a step, given the step's index."""
+    """The times of a file's steps, and a function that reads the mesh of the step with a given index."""
 
     times: list[float]
     mesh: Callable[[int], Any]
@@ -76,9 +76,9 @@ class _Opened(NamedTuple):
 def read_blocks(
     path: Path, arrays: set[str] | None = None, step: Step = "last", coordinates: Sequence[str] = ()
 ) -> list[Block]:
-    """Read every mesh of a file at a step; arrays: names to read (None: all); coordinates: as in `read_cloud`.
+    """Read every mesh of a file at a step; arrays: the names of arrays to read (None: all).
 
-    RequestError: the file is missing, unreadable, has an unknown format or no points, or has no such step.
+    coordinates: as for `read_cloud`. RequestError: the file is missing or unreadable, or has no points or no such step.
     """
     return read_times_and_blocks(path, arrays, step, coordinates)[1]
 
@@ -92,7 +92,7 @@ def read_times(path: Path) -> list[float]:
 def read_times_and_blocks(
     path: Path, arrays: set[str] | None = None, step: Step = "last", coordinates: Sequence[str] = ()
 ) -> tuple[list[float], list[Block]]:
-    """Return the results of `read_times` and `read_blocks`, opening the file only once."""
+    """Open a file once, and return the results of both `read_times` and `read_blocks`."""
     with _refusing(path):
         opened = _opened(path, arrays, coordinates)
         mesh = opened.mesh(chosen(opened.times, step, path))
@@ -105,9 +105,9 @@ def read_times_and_blocks(
 
 
 def files_behind(path: Path, depth: int = 4) -> list[Path]:
-    """Return a mesh's files: all in an OpenFOAM case's folder, or a list file and the files it lists, or a single file.
+    """Return the files of a mesh: those in an OpenFOAM case's folder, or a file and the files that it lists, if any.
 
-    depth: most levels of lists that list other lists, as a .vtm.series does.
+    depth: the maximum number of levels at which a list may name other lists, as a .vtm.series does.
     """
     if path.name == openfoam.MESH:  # the fields are in other folders of the case
         return sorted(openfoam.folder_of(path).rglob("*"))
@@ -121,9 +121,9 @@ def _named_in(path: Path) -> list[Path]:
     if path.suffix.lower() not in ENSIGHT:
         return sorted({path.parent / unescape(name.strip()) for names in NAMED.findall(text) for name in names if name})
     found: set[Path] = set()
-    for kind, rest in OF_ENSIGHT.findall(text):  # [time set] [file set] [array name] file, with * for its step
+    for kind, rest in OF_ENSIGHT.findall(text):  # [time set] [file set] [array name] file; * is the step
         words = [quoted or word for quoted, word in WORDS.findall(rest) if word != "change_coords_only"]
-        for name in words[-3:-1] if "complex" in kind.lower() else words[-1:]:  # the last complex word is a frequency
+        for name in words[-3:-1] if "complex" in kind.lower() else words[-1:]:  # if complex, a frequency is last
             pattern = "*".join(map(escape, re.split(r"\*+", str(path.parent / name))))
             found |= {*map(Path, glob(pattern))} or {path.parent / name}
     return sorted(found)
@@ -138,7 +138,7 @@ def is_mesh_inside(path: Path) -> bool:
 
 
 def chosen(times: Sequence[float | None], step: Step, path: Path | str) -> int:
-    """Return the index of a step among the times; a single time fits any step. RequestError: there is no such step."""
+    """Return the index in `times` of a step; a single time fits any step. RequestError: there is no such step."""
     if step == "last" or len(times) < 2:
         return len(times) - 1
     if isinstance(step, AtTime):
@@ -152,14 +152,14 @@ def chosen(times: Sequence[float | None], step: Step, path: Path | str) -> int:
         "no-such-step",
         f"{path} has no {seen}",
         seen=f"{len(times)} steps, at times {', '.join(f'{time:g}' for time in times[:3])} … {times[-1]:g}",
-        expected=f"last, each, a number from 0 to {len(times) - 1}, or one of those times",
+        expected=f"last, each, a number from 0 to {len(times) - 1}, or {{time: T}} with the time of a step",
         fix="step: last      (or step: {time: T}, in the map)",
     )
 
 
 @contextlib.contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """Raise RequestError if the file is missing or of an unknown format, or if the code in the context fails on it."""
+    """Raise RequestError if the file is missing or has an unknown format, or if reading it in the context fails."""
     if not path.exists() or (path.name != openfoam.MESH and path.suffix.lower() not in (*SUFFIXES, *BY_CONTENT)):
         seen = "no such file" if not path.exists() else f"the suffix {path.suffix!r}"
         raise RequestError("case-file-unreadable", f"{path} cannot be read", seen=seen,
@@ -174,12 +174,12 @@ def _refusing(path: Path) -> Iterator[None]:
         yield
     except (NoetherError, EndedBySignal):
         raise
-    except (Exception, SystemExit) as error:  # whatever a parser raises on bytes that are not its format
+    except (Exception, SystemExit) as error:  # a parser may raise any error on bytes of another format
         raise unreadable(path, error) from None
 
 
 def unreadable(path: Path, error: BaseException) -> RequestError:
-    """Return the error for an unreadable file, with noether's own reason, or a library's reason and name."""
+    """Return the error for an unreadable file; if a library gave the reason, the error names the library."""
     suffix = path.suffix.lower()
     is_own = isinstance(error, Unfit) or suffix in (".frd", ".npz", ".csv")
     reader = "" if is_own else "meshio's" if suffix in (*DECKS, ".med") else "VTK's"
@@ -203,7 +203,7 @@ def _head(path: Path, size: int) -> bytes:
 def _opened(path: Path, arrays: set[str] | None = None, coordinates: Sequence[str] = ()) -> _Opened:
     suffix = path.suffix.lower()
     if suffix in PIECES and (gone := [own for own in _named_in(path) if not own.is_file()]):
-        raise Unfit(f"it names {gone[0].name}, which is missing")  # VTK would read the other files.
+        raise Unfit(f"it names {gone[0].name}, which is missing")  # VTK would ignore the missing file.
     if suffix in STEPS:
         return _opened_by_steps(path, arrays)
     if read := {".npz": _from_arrays, ".stl": _by_solids, ".ply": _by_ply}.get(suffix):
@@ -221,18 +221,18 @@ def _opened(path: Path, arrays: set[str] | None = None, coordinates: Sequence[st
 
 
 def _vtk_reader(path: Path) -> Any:
-    """Return VTK's reader of a file, with the header read. Unfit, ValueError, ParseError: the file is broken."""
+    """Return VTK's reader of a file after it has read the header. Unfit, ValueError, ParseError: the file is broken."""
     pyvista, suffix = import_pyvista(), path.suffix.lower()
     if suffix in EXODUS and not _head(path, 4).startswith((b"CDF", b"\x89HDF")):
-        raise Unfit("neither netCDF nor HDF5")  # The Exodus library prints a page of errors.
+        raise Unfit("neither netCDF nor HDF5")  # The Exodus library would print a page of errors.
     with raising_what_vtk_says():
-        # VTK is given an OpenFOAM case's controlDict, by which it finds the folder.
+        # VTK finds the folder of an OpenFOAM case by the path of its controlDict.
         if path.name == openfoam.MESH:
             if not (control := openfoam.folder_of(path) / "system/controlDict").is_file():
                 raise Unfit("its case has no system/controlDict, by which VTK finds the times")
             reader = pyvista.OpenFOAMReader(control)
         elif suffix in BARE:
-            ElementTree.parse(path)  # The XDMF library prints its errors.
+            ElementTree.parse(path)  # raises errors that the XDMF library would only print
             from vtkmodules.vtkIOXdmf2 import vtkXdmfReader
             from vtkmodules.vtkIOXML import vtkXMLPPolyDataReader, vtkXMLPStructuredGridReader
 
@@ -278,7 +278,7 @@ def _opened_by_vtk(path: Path, arrays: set[str] | None) -> _Opened:
 
 
 def _opened_by_steps(path: Path, arrays: set[str] | None) -> _Opened:
-    """Open ParaView's list of the files for each step: .pvd (XML) or .series (JSON)."""
+    """Open a list of the files for each step, as ParaView writes it: .pvd (XML) or .series (JSON)."""
     steps = _files_of_steps(path)
 
     def mesh(place: int) -> Any:
@@ -308,20 +308,20 @@ def _files_of_steps(path: Path) -> dict[float, list[str]]:
 
 
 def results_elsewhere(path: Path) -> str:
-    """Describe results that a mesh's last step lacks, because they are elsewhere or in earlier steps; "" if none."""
+    """Describe results that the last step of a mesh lacks but another step or folder has; "" if there are none."""
     if path.suffix.lower() not in STEPS:
         return openfoam.elsewhere(path)
-    with contextlib.suppress(Exception):  # A broken list is reported when it is read.
+    with contextlib.suppress(Exception):  # A broken list is reported when the mesh is read.
         counts = {time: len(names) for time, names in _files_of_steps(path).items()}
         full = max(counts, key=lambda time: (counts[time], time))
         if counts[max(counts)] < counts[full]:
-            return (f"the last step lists {counts[max(counts)]} files, an earlier step lists {counts[full]}: "
-                    f"step: {{time: {full:g}}}")  # fmt: skip
+            return (f"the last step lists {counts[max(counts)]} files, but an earlier step lists {counts[full]}; "
+                    f"to read that step, set step: {{time: {full:g}}}")  # fmt: skip
     return ""
 
 
 def _opened_by_zones(path: Path, zones: list[float | None]) -> _Opened:
-    """Open a Tecplot file whose zones have times: a step has the zones with its time, and all zones without a time."""
+    """Open a Tecplot file with times: each step consists of the zones with its time and of all zones without a time."""
     times = sorted({time for time in zones if time is not None})
 
     def mesh(place: int) -> Any:
@@ -358,7 +358,7 @@ def _opened_by_meshio(path: Path) -> _Opened:
 
 
 def _by_ply(path: Path) -> Any:
-    """Read a .ply file, with the values of vertices that VTK drops (G. Turk, 1994, "The PLY Polygon File Format")."""
+    """Read a .ply file, and the values of vertices that VTK drops (G. Turk, 1994, "The PLY Polygon File Format")."""
     mesh = output_of(import_pyvista().PLYReader(path))
     head = _head(path, 65_536).partition(b"end_header")[0]
     elements: list[tuple[str, int, dict[str, str]]] = []
@@ -388,7 +388,7 @@ def _by_ply(path: Path) -> Any:
 
 
 def _by_solids(path: Path) -> Any:
-    """Read an .stl file. If it has several solids, each becomes a block, named as in the file, else by its number."""
+    """Read an .stl file. If it has several solids, each becomes a block with the solid's name or index."""
     pyvista = import_pyvista()
     reader = pyvista.STLReader(path)
     reader.reader.ScalarTagsOn()
@@ -417,7 +417,7 @@ def _from_arrays(path: Path) -> Any:
         cloud = pyvista.PointSet(arrays.pop("points"))
         for name, values in arrays.items():
             cloud.point_data[name] = values
-    except Exception as error:  # NumPy's and pyvista's parsers raise many types
+    except Exception as error:  # NumPy's and pyvista's parsers raise errors of many types
         expected = "`points` (N, 3), and arrays that also have N rows"
         raise RequestError(
             "case-file-unreadable", f"{path} cannot be read", seen=one_line(error), expected=expected
@@ -445,7 +445,7 @@ def _blocks(mesh: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 
 def _named_apart(meshes: Sequence[tuple[tuple[str, ...], Any]]) -> list[Block]:
-    """Return the meshes as blocks; if several have the same name, the names of their parent blocks are put in front."""
+    """Return the meshes as blocks. Blocks of the same name get the names of their parent blocks as prefixes."""
     own = Counter(names[-1:] for names, _ in meshes)
     blocks: dict[str, Block] = {}
     for names, mesh in meshes:
@@ -456,7 +456,7 @@ def _named_apart(meshes: Sequence[tuple[tuple[str, ...], Any]]) -> list[Block]:
 
 
 def times_of_zones(path: Path) -> list[float | None]:
-    """Return each zone's time in a Tecplot file (None: the zone has no time). ValueError: a time is not a number."""
+    """Return the time of each zone of a Tecplot file, None if it has no time. ValueError: a time is not a number."""
     times: list[float | None] = []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         for found in ZONE_OR_TIME.finditer(text):

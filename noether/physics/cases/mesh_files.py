@@ -1,4 +1,4 @@
-"""Read files with VTK and NumPy; their messages about broken files are raised as errors, not printed."""
+"""Read files with VTK and NumPy, and raise errors with what these libraries would print about broken files."""
 
 import re
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from noether.common.errors import RequestError, one_line
 
 
 class Unfit(ValueError):
-    """A file cannot be used; the message is noether's own, not a library's."""
+    """The error for a file that cannot be used, with noether's own message instead of a library's."""
 
 
 def import_pyvista() -> ModuleType:
-    """Import pyvista when a mesh is read or written, and return it. RequestError: pyvista is not installed."""
+    """Import pyvista only when it is needed, and return the module. RequestError: pyvista is not installed."""
     try:
         import pyvista
     except ImportError as error:
@@ -30,13 +30,13 @@ def import_pyvista() -> ModuleType:
         ) from None
     from vtkmodules.vtkCommonCore import vtkLogger
 
-    vtkLogger.SetStderrVerbosity(vtkLogger.VERBOSITY_OFF)  # VTK's messages are raised, not printed.
+    vtkLogger.SetStderrVerbosity(vtkLogger.VERBOSITY_OFF)  # `raising_what_vtk_says` raises VTK's messages.
     return pyvista
 
 
 @contextmanager
 def raising_what_vtk_says() -> Iterator[None]:
-    """Raise ValueError if VTK reports an error; VTK itself would print its message and return part of the file."""
+    """Raise ValueError if VTK reports an error in the context; VTK would only print it and return part of the file."""
     pyvista = import_pyvista()
     with pyvista.VtkErrorCatcher(send_to_logging=False) as caught:
         yield
@@ -63,7 +63,7 @@ def to_numpy(array: Any) -> np.ndarray:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Read the array of a .npy file; never run code from the file. RequestError: the file cannot be read."""
+    """Read the array of a .npy file without running code from the file. RequestError: the file cannot be read."""
     try:
         array = np.load(path, allow_pickle=False)
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":

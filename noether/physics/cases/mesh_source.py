@@ -1,4 +1,4 @@
-"""Read one set of points of a case from a mesh file of any known format, with arrays in the file's units."""
+"""Read one set of a case's points from a mesh file of any known format; the arrays keep the file's units."""
 
 import json
 import pickle
@@ -29,9 +29,9 @@ Arrays = Mapping[str, Mapping[str, int]]
 
 
 class ShapePart(NamedTuple):
-    """The part of a file that represents a shape: the faces, or the points or cells of meshes in space, in `patches`.
+    """The part of a file that represents a shape; coordinates: as for `read_cloud`.
 
-    coordinates: as in `read_cloud`.
+    at: faces, or points or cells of meshes in space; patches: names of the blocks to use (empty: all that fit `at`).
     """
 
     at: str = "faces"
@@ -44,11 +44,11 @@ FACES, POINTS = ShapePart(), ShapePart("points")
 
 @dataclass
 class RawSet:
-    """A set of points as in its file: positions (N, 3), and arrays with a row for each, in the file's axes and units.
+    """A set of points in the axes and units of its file: the positions (N, 3), and arrays with a row for each position.
 
-    normals (N, 3) are unit vectors; area (N,) and cell_volume (N,) are in the file's unit of length, squared and cubed;
-    part (N,) holds indices into `parts`. An array is None if the file lacks it. left: counts of the contents of the
-    file's blocks that are not in the set, such as {("faces", block): 12}.
+    normals (N, 3) are unit vectors; area (N,) is in the file's unit of length squared, and cell_volume (N,) in the unit
+    cubed; part (N,) contains indices into `parts`. An array is None if the file lacks it. left: counts of what the
+    file's blocks contain besides the set, such as {("faces", block): 12}.
     """
 
     points: np.ndarray
@@ -63,9 +63,9 @@ class RawSet:
 
 @dataclass(frozen=True)
 class MeshFile:
-    """A shape read from a file: points (N, 3), triangles and quads as indices of points, arrays with a row per point.
+    """A shape from a file: points (N, 3), triangles and quads as indices of points, and arrays with a row per point.
 
-    If the shape was read `at` cells, the points are the centres of the cells, and there are no faces.
+    If the shape was read with `at="cells"`, the points are the centres of the cells, and there are no faces.
     """
 
     points: NDArray[np.float64]
@@ -79,7 +79,7 @@ def read_set(
 ) -> RawSet:
     """Read one set of a case's points, with the fields of the map, at a step.
 
-    values: path of a table of more arrays; pieces: all files to join, including `path`, if the map joins several files.
+    values: a table with more arrays; pieces: all files of the mesh, including `path`, if it is in several files.
     RequestError: the file cannot be read, or lacks a patch, an array or a step of the map; the error names the file.
     """
     wanted = {own.array for own in about.fields.values()}
@@ -118,7 +118,7 @@ def read_set(
 
 
 def _left_of(every: Sequence[Block], taken: Sequence[Block], kind: SetKind) -> dict[tuple[str, str], int]:
-    """Count the contents of all blocks that are not in a set made of the `taken` blocks: {(what, block): count}."""
+    """Count the contents of all blocks that a set made of the blocks `taken` leaves out, {(what, block): count}."""
     left = Counter[tuple[str, str]]()
     for block in every:
         own = block.beside(kind if block in taken else None)
@@ -127,7 +127,7 @@ def _left_of(every: Sequence[Block], taken: Sequence[Block], kind: SetKind) -> d
 
 
 def read_mesh_apart(path: Path, part: ShapePart = FACES) -> MeshFile:
-    """Read a shape from a mesh file in a separate process: VTK's readers crash on some broken files.
+    """Read a shape from a mesh file in a child process, because VTK's readers crash on some broken files.
 
     RequestError as for `read_part`, or if the reader crashed.
     """
@@ -218,13 +218,13 @@ def whole_mesh(path: Path, part: ShapePart = FACES) -> Any:
 
 
 def _is_named(block: Block, patches: Iterable[str]) -> bool:
-    """Return whether any of the patterns (* matches anything) fits the block's name, or the last part of it."""
+    """Return whether a pattern in `patches` (* matches anything) fits the block's name or its part after the last /."""
     own = {block.name, block.name.rpartition("/")[2]}
     return any(name == pattern or fnmatch(name, pattern) for pattern in patches for name in own)
 
 
 def refuse_array(path: Path, name: str, own: FieldMap, at: str, there: Arrays, block: str = "") -> None:
-    """Raise RequestError if the file lacks a field's array, or if the array has another number of components.
+    """Raise RequestError if the file lacks a field's array, or if the array's components do not fit the map.
 
     there: the file's arrays, {location: {array: components}}.
     """
@@ -234,7 +234,7 @@ def refuse_array(path: Path, name: str, own: FieldMap, at: str, there: Arrays, b
         raise RequestError(
             "no-such-array",
             f"{path} has no array {own.array!r} at {at}" + (f" of {block}" if block else ""),
-            seen=(", ".join(there[at]) or "no arrays") + (f"; it is there at {other}" if is_there else ""),
+            seen=(", ".join(there[at]) or "no arrays") + (f"; there is such an array at {other}" if is_there else ""),
             expected=f"{own.array}, which the map calls {name}",
             fix=f"at: {other}" if is_there else "",
         )
@@ -246,7 +246,7 @@ def refuse_array(path: Path, name: str, own: FieldMap, at: str, there: Arrays, b
 
 
 def _values(path: Path, block: str, mesh: Any, about: SetMap, at: str, count: int) -> dict[str, np.ndarray]:
-    """Return the map's fields (count, C) at the cells or the points of a mesh."""
+    """Return the fields of the map, each (count, C), at the cells or the points of a mesh."""
     data = {"cells": mesh.cell_data, "points": mesh.point_data}
     there = {
         place: {name: own[name].reshape(len(own[name]), -1).shape[1] for name in list(own)}
@@ -270,7 +270,7 @@ def _surface_set(path: Path, block: Block, about: SetMap) -> RawSet:
     points = np.asarray(mesh.points)
     if len(offsets) < 2:
         raise RequestError(
-            "no-faces", f"{path} has no faces", seen=f"{len(points)} points", expected="a surface; or kind: points"
+            "no-faces", f"{path} has no faces", seen=f"{len(points)} points", expected="faces, or kind: points"
         )
     centres, vectors = polygon_geometry(points, corners, offsets)
     if about.at == "points":
@@ -304,7 +304,7 @@ def _point_set(path: Path, block: Block, about: SetMap) -> RawSet:
             "cells-without-volume",
             f"{path} has cells with no volume" + (f" in {block.name}" if block.name else ""),
             seen=f"{flat.size:,} of {mesh.n_cells:,} cells, the first at {np.round(centres[flat[0]], 4).tolist()}",
-            expected="a volume for each cell of a volume set",
+            expected="a volume that is not zero for every cell",
             fix="at: points      (in the map), or remove these cells in ParaView",
         )
     return RawSet(centres, fields, cell_volume=volume)

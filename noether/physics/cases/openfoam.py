@@ -1,7 +1,7 @@
-"""Find the meshes in an OpenFOAM case's folder, the times with results, and results in other folders.
+"""Find the meshes and the times in an OpenFOAM case's folder, and results that are not at its last time.
 
-constant/polyMesh is a case's mesh, or constant/REGION/polyMesh the mesh of each region; processor0, processor1, … hold
-the parts of a decomposed case (OpenFOAM User Guide, "Running applications in parallel").
+A case's mesh is constant/polyMesh; a region's mesh is constant/REGION/polyMesh. The parts of a decomposed case are in
+processor0, processor1, … (OpenFOAM User Guide, "Running applications in parallel").
 """
 
 import re
@@ -23,7 +23,7 @@ def is_region(mesh: Path) -> bool:
 
 
 def meshes_in(folder: Path) -> list[Path]:
-    """Return the meshes in a case's `constant`; if a decomposed case has no mesh there, the path of its future mesh."""
+    """Return the meshes in a case's folder `constant`; for a decomposed case without one, return its usual path."""
     constant = folder / "constant"
     found = sorted(path for path in (constant / MESH, *constant.glob(f"*/{MESH}")) if path.is_dir())
     return found or ([constant / MESH] if _processors(folder) else [])
@@ -36,15 +36,15 @@ def line_for(mesh: Path) -> str:
 
 
 def elsewhere(mesh: Path) -> str:
-    """Describe results newer than the case's last time (in processor folders), or older if that has none; or ""."""
+    """Describe newer results in processor folders, or older results if the last time has no fields; else return ""."""
     if mesh.name != MESH:
         return ""
     folder, region = folder_of(mesh), mesh.parent.name if is_region(mesh) else ""
     times, parts = _times(folder), _processors(folder)
     last = max(times, default=0.0)
     if (newest := max((time for part in parts for time in _times(part)), default=0.0)) > last:
-        return (f"processor folders ({len(parts)}) have results of time {newest:g}, newer than {last:g} here: "
-                "reconstructPar -newTimes, in the folder of the case")  # fmt: skip
+        return (f"processor folders ({len(parts)}) have results of time {newest:g}, but the case ends at {last:g}: "
+                "run reconstructPar -newTimes in the folder of the case")  # fmt: skip
     filled = (time for time in sorted(times, reverse=True) if any(map(Path.is_file, (times[time] / region).glob("*"))))
     if (time := next(filled, last)) != last:
         return f"its last time, {last:g}, has no fields, but {time:g} has: step: {{time: {time:g}}}"
@@ -56,5 +56,5 @@ def _processors(folder: Path) -> list[Path]:
 
 
 def _times(folder: Path) -> dict[float, Path]:
-    """Return the folders of the times with results."""
+    """Return the folders that are named by a time, {time: folder}."""
     return {float(path.name): path for path in folder.iterdir() if TIME.match(path.name) and path.is_dir()}

@@ -41,13 +41,13 @@ EXPIRED = 200.0  # several heartbeats, plus the minute for which an NFS client m
 
 @dataclass
 class Claims:
-    """This process's claims on cases of a store, released when the context exits. All processes must use one map."""
+    """A process's claims on cases of a store, released when the context exits. All processes must use the same map."""
 
     out: Path
     map_digest: str
     _held: dict[str, Path] = field(default_factory=dict)
     _watched: dict[tuple[Path, int], float] = field(default_factory=dict)
-    """When each other process's claim was first seen with its present modification time: {(path, that time): when}."""
+    """When claims of other processes were first seen in their present state, {(path, modification time): when}."""
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:
@@ -59,7 +59,7 @@ class Claims:
         self._ended.set()
         for case in list(self._held):
             self.release(case)
-        for path in (self.out / FOLDER).iterdir():  # claims of processes that died after they had completed their cases
+        for path in (self.out / FOLDER).iterdir():  # claims left by processes that completed a case and then died
             if _is_gone(_content(path)):
                 path.unlink(missing_ok=True)
 
@@ -78,7 +78,7 @@ class Claims:
         return True
 
     def release(self, case: str) -> None:
-        """Remove this process's claim on a case, and the older, stale claims on it."""
+        """Remove this process's claim on a case, and the stale claims of dead processes on it."""
         if held := self._held.pop(case, None):
             for number in range(int(held.name.rpartition("-")[2]), 0, -1):
                 self._path(case, number).unlink(missing_ok=True)
@@ -94,7 +94,7 @@ class Claims:
         return next((RequestError(**parts) for parts in refused if parts), None)
 
     def _on(self, case: str) -> list[Path]:
-        """Return the claims on a case: the last is the present holder's; the others are from processes that died."""
+        """Return the claims on a case: the last is the present one, and the others are from processes that died."""
         return list(takewhile(Path.exists, (self._path(case, number) for number in count(1))))
 
     def _path(self, case: str, number: int) -> Path:
@@ -105,7 +105,7 @@ class Claims:
         try:
             changed = path.stat().st_mtime_ns
         except FileNotFoundError:
-            return False  # The claim was released: the next look at the case finds its state.
+            return False  # The claim was released; the next check of the case shows why.
         if _is_gone(content):
             return True
         now = time.monotonic()
@@ -140,7 +140,7 @@ def _is_gone(content: Mapping[str, Any]) -> bool:
 
 Job = CaseJob | CarJob
 """A case to prepare: from meshes by a map, or from a data set's own files."""
-LOOK_AGAIN = 1.0  # seconds between looks at the cases that other processes prepare
+LOOK_AGAIN = 1.0  # seconds between checks of the cases that other processes prepare
 SHOWN = 5  # unknown names shown per split
 NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test", "validation": "validation",
          "val": "validation", "valid": "validation"}  # fmt: skip
@@ -150,9 +150,9 @@ NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test
 class PreparedCases:
     """The result of a preparation.
 
-    cases: {case: its case.json} of all complete cases; made, kept, others: numbers of cases that this process made,
-    that were up to date already, and that other processes made meanwhile; broken: {refused case: reason}; notes:
-    descriptions of files that are not read, and of contents of files that are in no set.
+    cases: {case: its case.json} of all complete cases; made, kept, others: counts of the cases that this process made,
+    that were already up to date, and that other processes made; broken: {refused case: reason}; notes: descriptions of
+    files that are not read, and of contents of files that are in no set.
     """
 
     cases: dict[str, Any] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class PreparedCases:
 def plan_cases(
     root: Path, out: Path, about: CaseMap, workers: int = 1, *, skip_broken: bool = True
 ) -> tuple[list[Job], dict[str, Any], list[str]]:
-    """Return the cases to make, the up-to-date cases {case: its case.json}, and descriptions of files not read.
+    """Return the cases to make, the up-to-date cases {case: its case.json}, and descriptions of unread files.
 
     RequestError as for `find_cases` and, if broken cases are not to be skipped, as for `refuse_at_once`.
     """
@@ -196,7 +196,7 @@ def plan_cases(
 
 
 def _unread(root: Path, about: CaseMap, jobs: Sequence[Job]) -> list[str]:
-    """Describe the files of the folder from which a map reads nothing."""
+    """Describe the files of the folder that a map does not read."""
     files, taken = list_files(root) if about.reader == "meshes" else [], set[str]()
     for job in jobs:
         if isinstance(job, CaseJob):
@@ -212,7 +212,7 @@ def _unread(root: Path, about: CaseMap, jobs: Sequence[Job]) -> list[str]:
 
 
 def _left_out(cases: Mapping[str, Any]) -> list[str]:
-    """Describe contents of the cases' files that are in no set, and results elsewhere; each is described only once."""
+    """Describe, once for all cases, what their files contain that is in no set, and where other results are."""
     left: dict[str, dict[str, dict[tuple[str, str], int]]] = {}
     elsewhere: dict[str, list[str]] = {}
     for case, made in cases.items():
@@ -241,7 +241,7 @@ def prepare_cases(
     the folder cannot be written.
     """
     about = parse_map(map_text, map_name)
-    # Nothing is written before this, so that a wrong path leaves nothing behind.
+    # Nothing is written before the plan is made, so that a wrong path leaves nothing behind.
     jobs, cases, not_read = plan_cases(root, out, about, workers, skip_broken=skip_broken)
     with _writing_to(out):
         done = PreparedCases(cases, kept=len(cases), skip_broken=skip_broken)
@@ -251,7 +251,7 @@ def prepare_cases(
             while left := [job for job in jobs if job.case not in cases and job.case not in done.broken]:
                 for job, result in surviving_map(make, _claimed(left, claims, done), min(workers, len(left))):
                     if isinstance(result, RequestError):
-                        # If an earlier map or file gave the case a folder, that folder is out of date.
+                        # If the case has a folder from an earlier preparation, that folder is out of date.
                         shutil.rmtree(case_folder(out, job.case), ignore_errors=True)
                         refused = of_case(job.case, result)
                         claims.refuse(job.case, refused)
@@ -315,8 +315,8 @@ def _writing_to(out: Path) -> Iterator[None]:
 def split_cases(about: CaseMap, cases: Sequence[str], root: Path) -> dict[str, list[str]]:
     """Return the cases of each split, {train, validation, test: [case]}, in their natural order.
 
-    A fraction of all cases is drawn with the seed, independently of their order. A name in a list that is not a case is
-    left out. With `step: each`, all steps of a run are in the same split. RequestError: a list's file or the column
+    A fraction of all cases is drawn with the seed, independently of their order. A listed name that is not a case is
+    ignored. With `step: each`, all steps of a run are in the same split. RequestError: a list's file or the column
     cannot be read, a case is in two lists, too few cases remain, or `step: each` leaves no run for validation.
     """
     runs: dict[str, list[str]] = {}

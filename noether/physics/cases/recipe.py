@@ -1,6 +1,6 @@
 """Choose the batch size and the number of updates of a run from the prepared cases that it trains on.
 
-With `mlp`, a run is to take five minutes on two cores. The measurements behind the constants are in
+For `mlp`, the aim is a run of five minutes on two cores. The measurements behind the constants are in
 benchmarks/results/2026-11-25-surrogates-*.json and 2026-11-26-mlp-lengths.json.
 """
 
@@ -14,25 +14,25 @@ from typing import Any
 from noether.common.safe_open import read_plain
 from noether.config.recipe import Recipe
 
-LARGEST_BATCH, OTHER_BATCH = 16, 8  # for mlp, and for the other models
-# Seconds that an update of mlp takes on two cores: a fixed part, and a part per 1,024 points (64 points of 16 cases).
+LARGEST_BATCH, OTHER_BATCH = 16, 8  # largest batch size of mlp, and of the other models
+# Seconds for mlp on two cores: of a run; of an update without points; of 1,024 points in it (64 points of 16 cases).
 SECONDS, UPDATE_SECONDS, POINTS_SECONDS = 300, 0.012, 0.020
 EPOCHS, FEWEST_UPDATES = 100, 1000
-"""The number of epochs and the least number of updates for the other models, whose updates take longer."""
+"""For models other than mlp, whose updates take longer: the number of epochs, and the minimum number of updates."""
 
 
 @dataclass(frozen=True)
 class CasesToLearn:
-    """The inputs of a recipe: the numbers of training cases and of sets of points with fields."""
+    """The inputs of a recipe: the number of training cases, and the number of sets of points that have fields."""
 
     training: int = 100
     sets: int = 1
 
 
 def choose_recipe(known: CasesToLearn | None, model: str, batch: int | None = None) -> Recipe:
-    """Choose a recipe for a model (`model.kind`) and cases (None: typical cases); `batch` overrides the batch size.
+    """Choose a recipe for a model (`model.kind`) and cases (None: typical cases), with the batch size `batch` if given.
 
-    The chosen batch size is a power of two, so that ranks can share a batch evenly, and at most the training split's.
+    Otherwise, the batch size is a power of two, which ranks can share evenly, and at most the number of training cases.
     """
     cases, largest = known or CasesToLearn(), LARGEST_BATCH if model == "mlp" else OTHER_BATCH
     batch = batch or min(largest, 2 ** (max(cases.training, 1).bit_length() - 1))
@@ -40,13 +40,13 @@ def choose_recipe(known: CasesToLearn | None, model: str, batch: int | None = No
     about = f"{'for' if known else 'as for'} {cases.training:,} training cases of {sets} of points"
     if model == "mlp":
         updates = round(SECONDS / (UPDATE_SECONDS + POINTS_SECONDS * cases.sets * batch / largest), -2)
-        return Recipe(batch, int(updates), f"{about}: about {SECONDS // 60} minutes of two cores")
+        return Recipe(batch, int(updates), f"{about}: about {SECONDS // 60} minutes on two cores")
     updates = max(FEWEST_UPDATES, ceil(EPOCHS * cases.training / batch))
     return Recipe(batch, updates, f"{about}: {EPOCHS} epochs, at least {FEWEST_UPDATES:,} updates")
 
 
 def recipe_for(dataset: Mapping[str, Any], root: Any, model: str, batch: int | None) -> Recipe:
-    """Return the recipe for a run's `dataset` section, `dataset_root`, `model.kind`, and batch size or None."""
+    """Return the recipe for a run with these settings; `model` is `model.kind`, and `batch` is None if not given."""
     if dataset.get("kind") != "cases":
         return replace(choose_recipe(None, model, batch), of_the_data=False)
     known = _read_cases(root, dataset.get("validation_fraction", 0.1)) if isinstance(root, str | Path) else None
@@ -54,7 +54,7 @@ def recipe_for(dataset: Mapping[str, Any], root: Any, model: str, batch: int | N
 
 
 def _read_cases(root: str | Path, held_out: Any) -> CasesToLearn | None:
-    """Read `dataset.json`. Return None if the file is invalid: the later check of the data reports why."""
+    """Read `dataset.json`; return None if it is invalid. The check of the data, which comes later, reports why."""
     try:
         content = json.loads(read_plain(Path(root).expanduser() / "dataset.json"))
         splits = content["splits"]

@@ -1,7 +1,7 @@
 """Read and write the store of prepared cases: a folder for each case, with a packed file for each set of points.
 
 `OUT/cases/<case>/<set>.safetensors` holds one set's arrays, with points in random order; `case.json` beside it holds
-the case's numbers, its arrays' ranges, and the digest of its sources. A complete folder gets its final name.
+the case's numbers, its arrays' ranges, and the digest of its sources. Only a complete folder has its final name.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ Step = Callable[[np.ndarray], np.ndarray]
 class Column:
     """One array of a set: its source rows (N, C) or (N,), their conversion, and the range of the rows returned so far.
 
-    where: the array's name in errors; step: converts a block of source rows in float64 to the numbers to be stored.
+    where: the array's name in errors; step: a function that converts a block of source rows (float64) for the store.
     """
 
     source: np.ndarray
@@ -47,7 +47,7 @@ class Column:
     high: np.ndarray = field(default_factory=lambda: np.array(-np.inf), init=False)
 
     def rows(self, order: np.ndarray) -> np.ndarray:
-        """Return the given rows, converted for the store. RequestError: some are not finite."""
+        """Return the rows with the indices `order`, converted for the store. RequestError: a value is not finite."""
         block = self.step(self.source[order].astype(np.float64))
         finite = np.isfinite(block)
         if not finite.all():
@@ -58,7 +58,7 @@ class Column:
         return np.ascontiguousarray(block, self.dtype)
 
     def span(self) -> dict[str, Any]:
-        """Return the number of components, and the range of each in the rows that `rows` has returned so far."""
+        """Return the number of components, and the range of each component over the rows that `rows` has returned."""
         low, high = (np.atleast_1d(side).tolist() for side in (self.low, self.high))
         return {"components": len(low), "low": low, "high": high}
 
@@ -69,13 +69,13 @@ def case_folder(out: Path, case: str) -> Path:
 
 
 def set_file(out: Path, case: str, name: str) -> Path:
-    """Return the path of the packed file with a set of a case."""
+    """Return the path of the packed file for one set of a case."""
     return case_folder(out, case) / f"{name}.safetensors"
 
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """Yield a new folder; it replaces `final` if the context exits without an exception, and else is removed."""
+    """Yield a new folder. If the context raises no exception, it replaces `final`; otherwise, it is removed."""
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = final.with_name(partial_name(final.name))
     partial.mkdir()
@@ -188,7 +188,7 @@ def verify_cases(root: Path, metadata: Mapping[str, Any], progress: Progress, wo
         f"{len(cases)} prepared case{'s are' if len(cases) > 1 else ' is'} damaged: {first_of(cases, 5)}",
         seen="\n".join(str(file.path) for file in damaged[:5]) + ": SHA-256 differs from that in dataset.json",
         expected="the unmodified files that `noether data prepare` wrote",
-        fix=f"rm -r {folders}, and prepare again with the same map      (complete cases are kept), or copy them again",
+        fix=f"rm -r {folders}      (then copy these cases again, or prepare again with the same map: others are kept)",
     )
 
 

@@ -1,7 +1,7 @@
-"""Geometry of a surface mesh, without VTK: areas and normals of faces and points, pressure force, frontal area.
+"""Compute areas, normals, the pressure force, the frontal area and the holes of a surface mesh, without VTK.
 
-Faces are triangles (F, 3) or quadrilaterals (F, 4), given as indices into points (N, 3), or polygons, given as their
-concatenated corners. Seen from outside, a face's corners are in counter-clockwise order. Lengths are in metres.
+Triangles (F, 3) and quadrilaterals (F, 4) are given as indices into points (N, 3), polygons as their concatenated
+corners. Seen from outside, the corners of a face are in counter-clockwise order. Lengths are in metres.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ Faces = NDArray[np.int64]
 # The two nodes of Gauss's rule on 0..1, which is exact for the products of bilinear functions in a quad's integral.
 GAUSS_NODES = (0.5 - 0.5 / np.sqrt(3), 0.5 + 0.5 / np.sqrt(3))
 FRONTAL_PIXELS = 600
-FLAT = 1e-6  # largest volume of a flat surface, relative to the volume if all faces looked away from its middle
+FLAT = 1e-6  # largest enclosed volume of a flat surface, relative to the volume if all faces looked outwards
 BLOCK_FACES = 200_000
 
 
@@ -27,16 +27,16 @@ def triangles(faces: Faces) -> Faces:
 
 
 def area_vectors(points: Array, faces: Faces) -> Array:
-    """Return the vector area (F, 3) of each face: its area along its normal."""
+    """Return the vector area (F, 3) of each face: a vector along the normal whose length is the area."""
     corners = points[faces]
     if faces.shape[1] == 3:
         return 0.5 * np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
-    # Exact for a bilinear quadrilateral too, flat or not.
+    # This is exact even for a bilinear quadrilateral that is not flat.
     return 0.5 * np.cross(corners[:, 2] - corners[:, 0], corners[:, 3] - corners[:, 1])
 
 
 def oriented(points: Array, faces: Faces) -> Faces:
-    """Return the faces; reverse all of them if, as a whole, the surface's normals point inwards."""
+    """Return the faces, all of them reversed if the normals of the surface as a whole point inwards."""
     inwards = looks_inwards(points[faces].mean(axis=1), area_vectors(points, faces))
     return np.ascontiguousarray(faces[:, ::-1]) if inwards else faces
 
@@ -44,13 +44,13 @@ def oriented(points: Array, faces: Faces) -> Faces:
 def point_areas(points: Array, faces: Faces) -> tuple[Array, Array]:
     """Return the area (N,) and unit outward normal (N, 3) of each point; a point that no face uses has area 0.
 
-    A point's area is the length of its vector from `shared_among_corners`: then Σ f(x) n dA over the points is the
-    integral of f n with each face's mean of f at its corners, and Σ n dA of a closed mesh is exactly zero.
+    A point's area is the length of its vector from `shared_among_corners`. Thus Σ f(x) n dA over the points equals the
+    integral of f n if f on each face is the mean over its corners, and Σ n dA over a closed mesh is exactly zero.
     """
     vectors = area_vectors(points, faces)
     offsets = np.arange(0, faces.size + 1, faces.shape[1])
     areas, normals = areas_and_normals(shared_among_corners(len(points), faces.ravel(), offsets, vectors))
-    # If the faces around a point cancel, as on a fold, one of their normals is used.
+    # If the faces around a point cancel, as on a fold, the point gets the normal of one of these faces.
     for face in np.flatnonzero((areas[faces] == 0).any(axis=1)):
         flat = faces[face][areas[faces[face]] == 0]
         normals[flat] = vectors[face] / max(np.linalg.norm(vectors[face]), np.finfo(np.float64).tiny)
@@ -61,7 +61,7 @@ def polygon_geometry(points: np.ndarray, corners: np.ndarray, offsets: np.ndarra
     """Return centres (F, 3) and vector areas (F, 3) of polygons, cut into triangles about the mean of their corners.
 
     OpenFOAM (primitiveMesh) computes face centres and areas in the same way, so sums over faces agree with OpenFOAM's.
-    points: (N, 3); corners: of all polygons, concatenated; offsets (F + 1,): where each polygon starts in `corners`.
+    corners: indices into `points` for all polygons, concatenated; offsets (F + 1,): where each polygon's corners begin.
     """
     count = len(offsets) - 1
     centres, vectors = np.empty((count, 3)), np.empty((count, 3))
@@ -96,10 +96,10 @@ def shared_among_corners(count: int, corners: np.ndarray, offsets: np.ndarray, v
 
 
 def looks_inwards(centres: Array, vectors: Array) -> bool:
-    """Return whether a surface's normals point inwards, by the sign of its enclosed volume as seen from its middle.
+    """Return whether a surface's normals point inwards, by the sign of the volume between its middle and its faces.
 
-    This also works for a body that is open underneath or cut at a plane of symmetry. The result for a flat surface,
-    whose enclosed volume is only a rounding error, is False.
+    The body may be open underneath, or cut at a plane of symmetry. For a flat surface, whose enclosed volume is only a
+    rounding error, the result is False.
     """
     weights = np.linalg.norm(vectors, axis=1)
     away = centres - weights @ centres / max(float(weights.sum()), np.finfo(float).tiny)
@@ -115,9 +115,9 @@ def areas_and_normals(vectors: Array) -> tuple[Array, Array]:
 def pressure_force(points: Array, faces: Faces, pressure: Array) -> tuple[Array, Array]:
     """Return the force (3,) in N and moment about the origin (3,) in N·m of a pressure (N,) in Pa on the mesh.
 
-    They are −∮ p n dA and −∮ p x × n dA, with position and pressure bilinear on each quadrilateral and Gauss's rule of
-    2 × 2 nodes (triangles: linear, at the midpoints of edges). No other rule is more accurate on the given mesh: this
-    is the reference for the sum over points.
+    They are −∮ p n dA and −∮ p x × n dA. On a quadrilateral, position and pressure are bilinear and integrated by
+    Gauss's rule of 2 × 2 nodes; on a triangle, they are linear, and the nodes are the midpoints of its edges. No rule
+    is more accurate on the given mesh, so this is the reference for sums over points.
     """
     corners, values = points[faces], pressure[faces]
     force, moment = np.zeros(3), np.zeros(3)
@@ -129,7 +129,7 @@ def pressure_force(points: Array, faces: Faces, pressure: Array) -> tuple[Array,
 
 
 def _quadrature(points: Array, faces: Faces) -> Iterator[tuple[Array, Array]]:
-    """Yield, for each quadrature node, the weights (C,) of a face's corners, and n dA (F, 3) there, weighted."""
+    """Yield for each quadrature node the weights (C,) of a face's corners, and n dA (F, 3) times the node's weight."""
     if faces.shape[1] == 3:
         for opposite in np.eye(3):
             yield (1 - opposite) / 2, area_vectors(points, faces) / 3
@@ -144,16 +144,16 @@ def _quadrature(points: Array, faces: Faces) -> Iterator[tuple[Array, Array]]:
 
 
 def frontal_area(points: Array, faces: Faces, wind: Array | None = None) -> float:
-    """Return the area in m² of the mesh's shadow along the wind; None: along z, as the reference area of cars.
+    """Return the area in m² of the mesh's shadow along `wind` or, if it is None, along z, as is usual for cars.
 
-    The shadow is drawn on a grid with FRONTAL_PIXELS along its longer side, so that overlapping parts count once.
+    The shadow is drawn on a grid of FRONTAL_PIXELS along the longer side, so that overlapping parts count only once.
     """
     flat = (points if wind is None else across(points, wind))[triangles(faces)][:, :, :2]
     low, high = flat.min(axis=(0, 1)), flat.max(axis=(0, 1))
     pixel = float((high - low).max()) / FRONTAL_PIXELS
     if pixel == 0:
         return 0.0
-    # In pixels; a pixel's centre has whole coordinates.
+    # Positions are now in pixels, and the centre of a pixel has integer coordinates.
     flat = (flat - low) / pixel - 0.5
     width, height = np.ceil((high - low) / pixel).astype(int) + 1
     covered = np.zeros((width, height), bool)
@@ -169,7 +169,7 @@ def frontal_area(points: Array, faces: Faces, wind: Array | None = None) -> floa
     first = np.maximum(first, 0)
     painted = (turn != 0) & (last >= first).all(axis=1)
     single = (first == last).all(axis=1)
-    one = np.flatnonzero(painted & single)  # Nearly all triangles of a fine mesh cover one pixel: test them at once.
+    one = np.flatnonzero(painted & single)  # In a fine mesh, these are nearly all triangles.
     x, y = first[one[inside(one, *first[one].T)]].T
     covered[x, y] = True
     for t in np.flatnonzero(painted & ~single):
@@ -180,10 +180,10 @@ def frontal_area(points: Array, faces: Faces, wind: Array | None = None) -> floa
 
 @dataclass(frozen=True)
 class Holes:
-    """The openings of a surface: the number of edges with only one face, and the number and area in m² of the holes.
+    """Counts of the defects of a surface, and the total area in m² of its holes.
 
-    against: number of edges whose two faces are wound in opposite senses; twice: of duplicated faces; inwards: of
-    closed parts whose normals point inwards, such as a cavity or a body that is inside out.
+    edges: edges with only one face; against: edges whose two faces are wound in opposite senses; twice: duplicated
+    faces; inwards: closed parts whose normals point inwards, such as a cavity or a body that is inside out.
     """
 
     edges: int
@@ -197,9 +197,9 @@ class Holes:
 def find_holes(points: Array, faces: Faces, box: tuple[Array, Array] | None = None) -> Holes:
     """Find where a surface is open or wound inconsistently. In a closed surface every edge has at least two faces.
 
-    Faces meet where their corners have equal positions, even if they share no points, as between patches. A hole's area
-    is that of triangles from the middle of its rim, which is exact for flat, convex holes. If a hole's rim is in one
-    face of `box` (given by its low and high corners), that face, such as the ground, closes it: it is not counted.
+    Faces are connected if their corners have equal positions, even without common points, as between patches. The area
+    of a hole is that of triangles from the middle of its rim, which is exact if the hole is flat and convex. A hole is
+    not counted if its rim lies in one face of `box` (low and high corners), such as the ground, which closes the hole.
     """
     directed, uses, ways = _edges(faces, len(points))
     if (uses == 1).any():
@@ -218,7 +218,7 @@ def find_holes(points: Array, faces: Faces, box: tuple[Array, Array] | None = No
 
 
 def _edges(faces: Faces, count: int) -> tuple[Faces, Faces, Faces]:
-    """Return each edge as first used (E, 2), its number of uses (E,), and uses in one direction less the other (E,)."""
+    """Return the edges (E, 2) as first used, and, for each edge, its count of uses, and forward minus backward uses."""
     directed = np.stack([faces, np.roll(faces, -1, axis=1)], axis=-1).reshape(-1, 2)
     directed = directed[directed[:, 0] != directed[:, 1]]
     low, high = directed.min(axis=1), directed.max(axis=1)
@@ -227,8 +227,8 @@ def _edges(faces: Faces, count: int) -> tuple[Faces, Faces, Faces]:
 
 
 def _parts_inwards(points: Array, faces: Faces) -> int:
-    """Return the number of parts (each connected by shared points) that enclose a negative volume."""
-    from scipy.sparse import coo_array  # Here: every rank imports this file.
+    """Return how many parts, each connected by shared points, enclose a negative volume."""
+    from scipy.sparse import coo_array  # imported here because every rank imports this file
     from scipy.sparse.csgraph import connected_components
 
     ends = np.broadcast_to(faces[:, :1], faces.shape).ravel(), faces.ravel()
@@ -253,7 +253,7 @@ def _loops(edges: Faces) -> list[list[int]]:
         path, place = [start], {start: 0}
         while onward.get(path[-1]):
             point = onward[path[-1]].pop()
-            if point in place:  # The path has returned to this point: its part from there on is a loop.
+            if point in place:  # The path has returned to this point, and its last part is a loop.
                 loop = path[place[point] :]
                 loops.append(loop)
                 path = path[: place[point] + 1]
@@ -263,12 +263,12 @@ def _loops(edges: Faces) -> list[list[int]]:
                 place[point] = len(path)
                 path.append(point)
         if len(path) > 2:
-            loops.append(path)  # an open path, left by faces wound in opposite senses, is closed
+            loops.append(path)  # Faces wound in opposite senses leave an open path; close it.
     return loops
 
 
 def across(points: Array, wind: Array) -> Array:
-    """Return points (N, 3) in axes whose third axis is the wind's direction; a wind along z leaves them unchanged."""
+    """Return points (N, 3) in axes of which the third is the wind's direction; a wind along z changes no position."""
     third = np.asarray(wind, np.float64) / np.linalg.norm(wind)
     helper = np.eye(3)[1 if abs(third[1]) < 0.9 else 2]
     first = np.cross(helper, third)
@@ -285,14 +285,14 @@ class SurfaceSamples:
     v: Array
 
     def of(self, points: Any) -> Any:
-        """Return the positions (n, 3); points: the mesh's points (N, 3), moved or not, as an array or a tensor."""
+        """Return the positions (n, 3) for the mesh's points (N, 3), which may have moved, as an array or a tensor."""
         first, second, third = (points[self.corners[:, k]] for k in range(3))
         u, v = (self.u, self.v) if isinstance(points, np.ndarray) else map(points.new_tensor, (self.u, self.v))
         return first + u * (second - first) + v * (third - first)
 
 
 def sample_surface(points: Array, faces: Faces, count: int, seed: int = 0) -> SurfaceSamples:
-    """Draw `count` area-uniform positions on the mesh; the same mesh and seed give the same positions."""
+    """Draw `count` positions, uniform by area, on the mesh; the same mesh and seed give the same positions."""
     cut = triangles(faces)
     areas, rng = np.linalg.norm(area_vectors(points, cut), axis=1), np.random.default_rng(seed)
     chosen = cut[rng.choice(len(cut), count, p=areas / areas.sum())]

@@ -35,20 +35,20 @@ from noether.physics.cases.tables import (
 )
 from noether.physics.cases.vocabulary import name_and_unit
 
-MOST_MERGED = 100  # most folders of categories: if there are more, each is regarded as a case's folder
+MOST_MERGED = 100  # most folders that can be categories; if there are more, each folder is taken for a case
 Namer = partial[str | None]
-"""A function that turns a path into a template, or None if no part of it names a case; `why` describes that part."""
+"""A function from a path to a template, or to None if no part of the path names a case; `why` describes that part."""
 READ_BYTES = 4_000_000_000  # if all meshes together are larger, only a sample of cases, spread evenly, is read
 MOST_LABELS = 50
 MOST_REFUSED = 10  # most errors shown if no mesh can be read
 ROWS_LOOKED_AT = 2_000_000  # rows sampled per array, spread evenly
-FEWEST_ROWS = 200  # an array needs this many rows before its largest hundredth is meaningful
+FEWEST_ROWS = 200  # with fewer rows, the largest hundredth of an array is not meaningful
 DECADE = 10.0
 PEAKS = 0.5
-FEWEST_CASES, FEWEST_LENGTHS = 8, 5  # fewest cases among which outliers are looked for
+FEWEST_CASES, FEWEST_LENGTHS = 8, 5  # the minimum number of cases for finding outliers
 UNLIKE, FLOOR = 12, 0.04
 UNITS = [one / other for one, other in permutations(LENGTHS.values(), 2) if not 1 / 9 < one / other < 9]
-"""Factors by which a case is too long if it is in another unit; smaller factors may be due to its shape."""
+"""Factors by which a case in another unit is too long; smaller factors may be due to the shape of the case."""
 MARGIN = 1.05  # factor by which a case in the same unit may exceed the range of the other cases
 
 
@@ -56,8 +56,8 @@ MARGIN = 1.05  # factor by which a case in the same unit may exceed the range of
 class Grouping:
     """The contents of a folder: mesh files and number files by template (with {case}), and tables of all cases.
 
-    meshes, numbers: {template: {case: path relative to the folder}}, with only the last of several steps; steps:
-    {template with {step}: {case: step numbers}}; tables: files that name no case; why: words for what names a case.
+    meshes, numbers: {template: {case: path relative to the folder}}, where the path is that of the last step; steps:
+    {template with {step}: {case: step numbers}}; tables: files that name no case; why: words on what names a case.
     """
 
     cases: list[str]
@@ -71,7 +71,7 @@ class Grouping:
 def group_files(files: Sequence[str], inside: Collection[str] = ()) -> Grouping:
     """Group files into cases by the part of their paths that scores best in `_fitness`.
 
-    inside: files whose contents are meshes. If there is only one, it is regarded as a table of all cases instead.
+    inside: files that are meshes by their contents, not by name; a single such file is taken for a table of all cases.
     """
     meshes = _results([file for file in files if is_mesh(file) or (file in inside and len(inside) > 1)])
     best = max(_namers(meshes), key=lambda namer: _fitness(namer, meshes), default=None)
@@ -108,9 +108,9 @@ def is_mesh(file: str) -> bool:
 
 
 def _results(meshes: Sequence[str]) -> list[str]:
-    """Return the meshes, without files named like pieces of a list file, and without decks if there are results.
+    """Return the meshes without stale pieces of list files and, if there are results, without decks.
 
-    Such pieces are stale: the list named them once, and now names other files in their place.
+    A stale piece is named like the pieces of a list file, but is no longer listed there.
     """
     lists = [re.escape(file.removesuffix(".series").rpartition(".")[0]) for file in meshes
              if file.lower().endswith((*mesh_blocks.PIECES, *mesh_blocks.STEPS))]  # fmt: skip
@@ -120,7 +120,7 @@ def _results(meshes: Sequence[str]) -> list[str]:
 
 
 def _namers(meshes: Sequence[str]) -> Iterator[Namer]:
-    """Yield a namer for each part of a path that may name a case, the likeliest first: folders, the file, numbers."""
+    """Yield namers for the parts of a path that may name a case, in order: folders, the file, numbers in the names."""
     depth = max((file.count("/") for file in meshes), default=0)
     for place in range(depth):
         yield partial(_by_folder, place=place, why="each a folder")
@@ -159,12 +159,12 @@ def _by_number(file: str, place: int, nth: int, why: str) -> str | None:
 
 
 def _templates(namer: Namer, files: Sequence[str]) -> Counter[str]:
-    """Return the templates of the files, in the order of the files, with the number of files of each template."""
+    """Count the files of each template, {template: count}, in the order of the files."""
     return Counter(template for file in files if (template := namer(file)) is not None)
 
 
 def _with_steps(templates: Counter[str], meshes: Sequence[str]) -> Counter[str]:
-    """Merge templates that differ in only one number into one with {step}, if most cases have three or more steps."""
+    """Merge templates that differ only in one number into one with {step}, if most cases have three steps or more."""
     groups: dict[str, list[str]] = {}
     for template in templates:
         head, _, rest = template.rpartition(CASE)
@@ -184,7 +184,7 @@ def _with_steps(templates: Counter[str], meshes: Sequence[str]) -> Counter[str]:
 
 
 def _fitness(namer: Namer, meshes: Sequence[str]) -> tuple[float, float, int, bool]:
-    """Score a namer by the share of meshes in shared templates, then completeness of cases, then few templates."""
+    """Score a namer by: the share of meshes in shared templates, the completeness of cases, few templates, no steps."""
     named = _with_steps(_templates(namer, meshes), meshes)
     together = sum(count for count in named.values() if count > 1) / max(len(meshes), 1)
     templates = list(named) if len(named) > MOST_MERGED else _merged(named, meshes)
@@ -194,7 +194,7 @@ def _fitness(namer: Namer, meshes: Sequence[str]) -> tuple[float, float, int, bo
 
 
 def _merged(templates: Iterable[str], meshes: Sequence[str]) -> list[str]:
-    """Merge templates that differ only in the folders between (categories) into one with **, if no case is in two."""
+    """Merge templates that differ only in their middle folders (categories) into one with **, if no case repeats."""
     groups: dict[tuple[str, str], list[str]] = {}
     for template in templates:
         first, _, rest = template.partition("/")
@@ -213,8 +213,8 @@ def _merged(templates: Iterable[str], meshes: Sequence[str]) -> list[str]:
 class ArrayFacts:
     """One array of one block in a single case, or, if `of_cases` is not empty, in all cases together.
 
-    decades: whether `spans_decades` holds for the array's values; labels: whether the values have an integer type and
-    few of them are distinct, as for numbers of materials.
+    decades: whether `spans_decades` is true for the array's values; labels: whether the values are integers, with only
+    few distinct values, such as ids of materials.
     """
 
     at: str
@@ -231,7 +231,7 @@ class ArrayFacts:
 
 @dataclass(frozen=True)
 class BlockFacts:
-    """One mesh in one file: its block's name, its kind (surface, volume or points), its bounding box, its arrays.
+    """One mesh in one file: its block's name, its kind (surface, volume or points), its bounding box, and its arrays.
 
     length: the unit of length stated in the names of coordinates, or ""; beside: counts of the mesh's contents that
     a set of this kind leaves out.
@@ -267,8 +267,8 @@ class Survey:
     """All findings about a folder.
 
     blocks: {(template, block): {case: facts}}; numbers: {template: {case: {name: value}}}; tables: {file: facts};
-    steps: {template: {case: times}} of files with several steps; values: {a mesh's template: (a table's template, at)}
-    if the table has a row for each of the mesh's points or cells (`at`); looked_at: the cases whose meshes were read;
+    steps: {template: {case: times}} of files with several steps; values: {a mesh's template: (a table's template, at)},
+    where the table has a row for each point or cell (`at`) of the mesh; looked_at: the cases whose meshes were read;
     odd: descriptions of irregularities; unread: descriptions of the files that are not read.
     """
 
@@ -328,7 +328,7 @@ def survey_folder(root: Path, *, workers: int = 1, progress: Progress = silent) 
 
 
 def _read_by(survey: Survey, files: Sequence[str]) -> set[str]:
-    """Return the files, and the folders of OpenFOAM cases, from which the drafted map reads."""
+    """Return the files, and the folders of OpenFOAM cases, that the drafted map would read."""
     grouping = survey.grouping
     templates = [*grouping.meshes, *survey.numbers, *(table for table, _ in survey.values.values())]
     found = set[str]().union(*(files_of(template, files) for template in templates))
@@ -395,7 +395,7 @@ def _read_numbers(survey: Survey) -> None:
                 survey.numbers.setdefault(template, {})[case] = read_numbers(survey.root / path)
             except RequestError as error:
                 refused[case] = error
-        if refused:  # .dat and .csv files have many uses: if none can be read, they hold something other than numbers
+        if refused:  # .dat and .csv files have many uses: if none can be read, they are not files of numbers
             none = len(refused) == len(own)
             if none and _take_values(survey, template, own):
                 continue
@@ -414,7 +414,7 @@ def _read_numbers(survey: Survey) -> None:
 
 
 def _take_values(survey: Survey, template: str, own: Mapping[str, str]) -> bool:
-    """Add the tables' arrays to the facts of a mesh with a point or cell for each row; return whether a mesh fits."""
+    """Add the arrays of tables to the facts of a mesh with a point or cell for each row; return whether one exists."""
     try:
         tables = {case: read_values(survey.root / own[case]) for case in survey.looked_at if case in own}
     except RequestError:
@@ -430,7 +430,7 @@ def _take_values(survey: Survey, template: str, own: Mapping[str, str]) -> bool:
             continue
         if fits[0] == "points" and mesh.lower().endswith(".stl"):
             survey.odd.append(
-                f"{template} is not used: it has a row for each point of {mesh}, but STL keeps no order of points: "
+                f"{template} is not used: it has a row for each point of {mesh}, but STL keeps no order of points; "
                 "add columns of coordinates to it, or save the shape as .vtp or .ply"
             )
             return True
@@ -464,7 +464,7 @@ def _table_facts(file: str, rows: Sequence[Row], survey: Survey) -> TableFacts:
     if several := [case for case, count in found.items() if count > 1]:
         survey.odd.append(f"{_some(several)} with several rows in {file} (column {by})")
     numbers = {}
-    # If the cases are named by a column of numbers that are not just a count, it is itself a number of each case.
+    # A column of numbers that names the cases is also a number of each case, unless it only counts the cases.
     counts = not name_and_unit(by)[1] and all(row.get(by, "").isdecimal() for row in rows)
     for column in [name for name in columns if name != by or not counts]:
         values = {case: number for case, row in own if (number := finite(as_number(row.get(column)))) is not None}
@@ -498,7 +498,7 @@ def _odd(survey: Survey) -> Iterator[str]:
         too_long = in_another_unit(sizes)
         for times in dict.fromkeys(too_long.values()):
             own_unit = [case for case in too_long if too_long[case] == times]
-            yield (f"{_some(own_unit)}: about {times:.4g} times as long as the others in {where}: in another unit? "
+            yield (f"{_some(own_unit)}: about {times:.4g} times as long as the others in {where} (in another unit?); "
                    "prepare --skip-broken leaves such cases out")  # fmt: skip
         if odd := [case for case in unit_outliers(sizes) if case not in too_long]:
             yield f"{_some(odd)}: of another size than the other cases in {where}"
@@ -523,9 +523,9 @@ def _some(cases: Sequence[str]) -> str:
 def spans_decades(rows: np.ndarray) -> bool:
     """Return whether one case's values (n, C) span decades, judged by their norms, so that signs do not matter.
 
-    If they do, a few points dominate a loss in standardised units: the 1 % of points farthest from the mean have more
-    than half of the variance, and the 99th percentile of |x| is more than ten times the median. The result is False if
-    the median is 0: such a field is zero except in one place, and a logarithm would not spread it.
+    A field spans decades if the 1 % of points farthest from the mean have more than half of the variance, and the 99th
+    percentile of |x| is more than ten times the median: a few points then dominate a loss in standardised units. If the
+    median is 0, the result is False, because a logarithm would not spread a field that is zero except in one place.
     """
     if len(rows) < FEWEST_ROWS:
         return False
@@ -541,7 +541,7 @@ def spans_decades(rows: np.ndarray) -> bool:
 def unit_outliers(sizes: Mapping[str, float], fewest: int = FEWEST_CASES) -> list[str]:
     """Return the few cases whose size is far from the median, in difference and in ratio; [] if cases are too few.
 
-    Far: by more than UNLIKE times the cases' median distance from the median, or, if larger, UNLIKE * FLOOR medians.
+    Far means farther than UNLIKE times the median distance of all cases, and farther than UNLIKE * FLOOR medians.
     """
     own = {case: size for case, size in sizes.items() if size > 0}
     found = set(own) if len(own) >= fewest else set()
@@ -554,7 +554,7 @@ def unit_outliers(sizes: Mapping[str, float], fewest: int = FEWEST_CASES) -> lis
 
 
 def in_another_unit(lengths: Mapping[str, float]) -> dict[str, float]:
-    """Return the cases whose length fits the other cases if it is in another unit, {case: factor of excess length}."""
+    """Return the cases that would be as long as the others in another unit, {case: factor by which it is too long}."""
     odd, found = unit_outliers(lengths, FEWEST_LENGTHS), {}
     usual = [length for case, length in lengths.items() if case not in odd]
     for case in odd:
@@ -565,7 +565,7 @@ def in_another_unit(lengths: Mapping[str, float]) -> dict[str, float]:
 
 
 def cases_in_another_unit(cases: Mapping[str, Any]) -> dict[str, RequestError]:
-    """Return errors for the cases whose unit of length differs from that of most; cases: {case: its case.json}."""
+    """Return an error for each case whose unit of length seems to be another one; cases: {case: its case.json}."""
     refused = {}
     for name in next(iter(cases.values()))["sets"]:
         boxes = {case: own["sets"][name]["arrays"][f"{name}_points"] for case, own in cases.items()}

@@ -1,4 +1,4 @@
-"""Read tables (CSV and .xlsx), point clouds, values for a mesh, and the numbers of a case from any file."""
+"""Read tables (CSV and .xlsx), also as point clouds or values for a mesh, and read a case's numbers from any file."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ from noether.physics.cases.vocabulary import is_length, name_and_unit
 TABLE_SUFFIXES = (".csv", ".tsv", ".xlsx")
 SEPARATORS = ("\t", ";", ",")
 SEPARATED_BY = 1_000  # lines examined to find the separator
-COMMENT = "#%"  # characters that begin comment lines above the line of names, or the line of names itself
+COMMENT = "#%"  # characters with which the line of names, and comment lines above it, may begin
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
 
 Row = Mapping[str, str]
@@ -37,10 +37,10 @@ NUMBER_SUFFIXES = (*TABLE_SUFFIXES, ".json", ".yaml", ".yml", ".dat")
 
 
 def read_table(path: Path) -> list[Row]:
-    """Return the rows of a table, keyed by the column names in its first line; names and values have no outer spaces.
+    """Return the rows of a table, keyed by the column names in its first line; outer spaces are removed.
 
-    In a CSV whose values are separated by tabs or semicolons, `0,35` is a number. Of an Excel file, the first sheet is
-    read. RequestError: the table is unreadable, columns share a name, or a row has more values than there are columns.
+    In a CSV whose values are separated by tabs or semicolons, `0,35` is a number. Only the first sheet of an Excel file
+    is read. RequestError: the table is unreadable, columns share a name, or a row has more values than columns.
     """
     return _read(path, _changed(path))
 
@@ -48,7 +48,7 @@ def read_table(path: Path) -> list[Row]:
 def read_columns(path: Path, text: bytes | None = None, rows: int | None = None) -> dict[str, np.ndarray]:
     """Return a CSV's columns of numbers (N,) by name; columns whose first value is not a number are left out.
 
-    text: contents to read instead of the file; rows: most rows to read. RequestError: lines or names cannot be used.
+    text: contents to use instead of the file; rows: maximum number of rows. RequestError: a line or name is unusable.
     """
     separator, lines = _separator_and_lines(_text(path, text))
     lines = lines if rows is None else lines[: rows + 1]
@@ -74,12 +74,12 @@ def read_columns(path: Path, text: bytes | None = None, rows: int | None = None)
 
 
 def rows_by_case(path: Path, column: str) -> Mapping[str, list[Row]]:
-    """Return a table's rows by the `case_key` of their value in a column. RequestError: the table is unreadable."""
+    """Return a table's rows, grouped by the `case_key` of their value in `column`. RequestError: it is unreadable."""
     return _indexed(path, _changed(path), column)
 
 
 def case_key(name: str) -> str:
-    """Return a key that all spellings of a case's name share: `7`, `007` and `_7` are one case, `-7` is another."""
+    """Return a key that all spellings of a case's name share: `7`, `007` and `_7` are one case, but `-7` is another."""
     digits = name.strip(" _")
     return str(int(digits)) if digits.isdecimal() else name
 
@@ -107,7 +107,7 @@ def _read(path: Path, changed: int) -> list[Row]:
         if any(row[len(names) :]):
             raise RequestError(
                 "row-longer-than-names", f"{path} has a row with more values than columns", seen=" | ".join(row),
-                expected=f"{len(names)} values: {' | '.join(names)}; decimal points where commas separate the values",
+                expected=f"{len(names)} values: {' | '.join(names)}; with decimal points if commas separate the values",
             )  # fmt: skip
     return [dict(zip(names, row, strict=False)) for row in rows[1:]]
 
@@ -136,7 +136,7 @@ def _separator_and_lines(text: str) -> tuple[str, list[str]]:
 
 
 def _separator(lines: list[str]) -> str:
-    """Return the separator that gives the fewest different row lengths; of equals, the first in SEPARATORS."""
+    """Return the separator that splits the rows into the fewest different lengths; if several do, the first of them."""
     lengths = {mark: [len(row) for row in _fields(lines, mark)] for mark in SEPARATORS}
     splits = [mark for mark, own in lengths.items() if own and own[0] > 1]
     return min(splits, key=lambda mark: len(set(lengths[mark])), default=",")
@@ -200,7 +200,7 @@ def _text(path: Path, content: bytes | None = None) -> str:
 
 
 def as_number(value: Any) -> float | None:
-    """Return a value, or a text, as a number; None if it is not a number."""
+    """Return a number or a text as a float; None if it is not a number."""
     with suppress(TypeError, ValueError):
         return float(value)
     return None
@@ -218,8 +218,8 @@ def _unreadable(path: Path, seen: str, expected: str) -> RequestError:
 def read_cloud(path: Path, coordinates: Sequence[str] = ()) -> Any:
     """Return a table's rows as points (pyvista's PointSet), with the other columns of numbers as arrays of the points.
 
-    coordinates: names of the columns of x, y and z; if empty, usual names are tried. If there are only x and y, z is 0,
-    also for vectors. RequestError: the table cannot be read, or has no such columns.
+    coordinates: names of the columns of x, y and z (empty: usual names). Without a column of z, z is 0 for positions
+    and vectors. RequestError: the table cannot be read, or lacks a column of coordinates.
     """
     columns = read_columns(path)
     own = coordinates or guessed_coordinates(list(columns))
@@ -243,7 +243,7 @@ def read_cloud(path: Path, coordinates: Sequence[str] = ()) -> Any:
 
 
 def together(columns: Mapping[str, np.ndarray], dimensions: int) -> dict[str, np.ndarray]:
-    """Return columns (N,) as arrays; those whose names differ only in x, y, z or 0, 1, 2 … become one array (N, C)."""
+    """Return columns (N,) as arrays; columns whose names differ only in x, y, z or 0, 1, 2 become one array (N, C)."""
     groups: dict[str, dict[int, str]] = {}
     for column in columns:
         name, unit = name_and_unit(column)
@@ -282,9 +282,9 @@ def is_cloud(path: Path) -> bool:
 
 
 def read_values(path: Path) -> dict[str, np.ndarray]:
-    """Return a table's arrays, (N,) or (N, C), by name, grouped by `together`. RequestError: it is unreadable.
+    """Return a table's columns as arrays (N,) or (N, C), as `together` groups them. RequestError: it is unreadable.
 
-    The first column that numbers the rows consecutively, from any start, is not an array: the rows are sorted by it.
+    The first column of consecutive integers, if there is one, is not an array; the rows are sorted by it.
     """
     columns = read_columns(path)
     counting = next((name for name, values in columns.items() if _counts(values)), None)
@@ -298,20 +298,20 @@ def _counts(values: np.ndarray) -> bool:
 
 
 def add_values(mesh: Any, at: str, path: Path) -> None:
-    """Add a table's arrays to a mesh, at its points or cells. RequestError: the number of rows does not fit."""
+    """Add a table's arrays to a mesh, at its points or cells. RequestError: the table has too few or too many rows."""
     count, data = (mesh.n_cells, mesh.cell_data) if at == "cells" else (mesh.n_points, mesh.point_data)
     for name, values in read_values(path).items():
         if len(values) != count:
             raise RequestError(
                 "values-do-not-fit", f"{path} does not have one row for each of the mesh's {at}",
                 seen=f"{len(values)} rows, {mesh.n_points} points, {mesh.n_cells} cells", expected=f"{count} rows",
-                fix=f"at: {'points' if at == 'cells' else 'cells'}      (if the values belong to these)",
+                fix=f"at: {'points' if at == 'cells' else 'cells'}      (in the map, if the values belong there)",
             )  # fmt: skip
         data[name] = values
 
 
 def read_numbers(path: Path) -> dict[str, float]:
-    """Return the numbers in one case's file by name: of a JSON or YAML object, a one-row table, or a .dat's last row.
+    """Return the numbers in a case's file by name: of a JSON or YAML object, a table's only row, or a .dat's last row.
 
     Names in nested objects are joined by dots (`inlet.speed`); values that are not numbers are left out. RequestError:
     the file is missing, does not have the format of its suffix, or is a table of several rows.
@@ -351,7 +351,7 @@ def case_number(about: NumberMap, name: str, case: str, root: Path) -> float:
                 "case-rows-in-table",
                 f"{path} has no row for case {case}" if not rows else f"{path} has {len(rows)} rows for case {case}",
                 seen=f"column {about.row!r} of {len(read_table(path))} rows",
-                expected=f"one row with {case}",
+                expected=f"exactly one row for case {case}",
             )
         row = rows[0]
     numbers = _numbers_of(row.items())
@@ -398,5 +398,5 @@ def _last_row(path: Path) -> dict[str, float]:
 
 
 def _numbers_of(entries: Iterable[tuple[str, Any]]) -> dict[str, float]:
-    """Return the entries whose values are numbers or texts that can be read as numbers."""
+    """Return, by name and as floats, the values that are numbers or texts of numbers."""
     return {name: number for name, value in entries if (number := as_number(value)) is not None}

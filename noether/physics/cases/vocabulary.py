@@ -19,7 +19,7 @@ TENSOR = 6
 
 @dataclass(frozen=True)
 class KnownField:
-    """A usual field: its name in a map, a pattern of its names in files, its possible numbers of components, its unit.
+    """A usual field: its name in a map, a pattern of its names in files, its possible component counts, and its unit.
 
     The units LENGTH and STRESS depend on the unit system of the files. is_evidence: whether the name identifies the
     physics; U and T, for example, occur in several kinds of physics.
@@ -66,20 +66,20 @@ FLOW_NUMBERS = {
     "reference_area": re.compile(r"(frontal_area|ref(erence)?_?area|a_?ref)$"),
     "wind_speed": re.compile(r"(wind_?speed|inlet_velocity|freestream_velocity|(mag_)?u_?inf)$"),
 }
-"""Names of force coefficients and of the numbers that define them, with patterns of their names in files."""
+"""Force coefficients, and the numbers that define them, {name in a map: pattern of the names in files}."""
 FLOW_UNITS = {"drag_coefficient": "1", "lift_coefficient": "1", "reference_area": "m²", "wind_speed": "m/s"}
 RESULTS = re.compile(
     r"(^|_)(reactions?|forces?|moments?|torque|drag|lift|c[dls]|cm[xyz]?|nu|nusselt|coeff(icient)?s?|drop|loss(es)?"
     r"|efficiency|max(im(um|al))?|min(im(um|al))?|peak|mean|average|avg|total|heat|deflection|stiffness|compliance|gain)"
     r"(_|$)|eigen(freq|value)|natural_freq|resonan|(^|_)s[1-9]{2}(_|$)|inductan|capacitan|radiated|dissipat"
 )
-"""Words in the names of computed numbers, which a model is to predict; the names of wave results vary in their ends."""
+"""Words in the names of computed numbers, which a model is to predict; other letters may follow some of the words."""
 RESULT_FILES = re.compile(r"(^|_)(result|output|response)s?(_|$)")
 """Words in the names of files whose numbers are results, provided that the inputs are in other files."""
 GIVEN = re.compile(
     r"(^|_)(applied|imposed|prescribed|inlet|ambient|load|reference|ref|input|film|friction|expansion)(_|$)"
 )
-"""Words in the names of numbers given to a simulation; they outweigh the words in RESULTS."""
+"""Words in the names of numbers given to a simulation; they take precedence over the words in RESULTS."""
 ANGLES = re.compile(r"(^|_)(phases?|\w*angle|arg(ument)?|azimuth)(_|$)")
 """Words in the names of fields that may be angles."""
 WAVES = re.compile(r"(^|_)(re|im|real|imag(inary)?)(_|$)")
@@ -87,13 +87,13 @@ WAVES = re.compile(r"(^|_)(re|im|real|imag(inary)?)(_|$)")
 TURNS = (("deg", (-180.0, 180.0)), ("deg", (0.0, 360.0)), ("rad", (-np.pi, np.pi)), ("rad", (0.0, 2 * np.pi)))
 """Units of angles, and the ranges at whose ends the angles wrap around."""
 STRESSES = {"mm": "MPa"}
-"""{unit of length: unit of stress} in solvers without units, if forces are in N; for other lengths, Pa."""
+"""{unit of length: unit of stress} in solvers without units, for forces in N; for other units of length, it is Pa."""
 _BRACKETS = re.compile(r"(?P<name>.*?\S)[\s_]*(?:\[(?P<square>[^\[\]]*)\]|\((?P<round>(?:[^()]|\([^()]*\))*)\))$")
 _SUFFIXED = re.compile(
     r"(.*[^\W_])_(mm|cm|km|um|µm|hPa|kPa|MPa|GPa|bar|mbar|kN|Nm|kJ|MJ|kW|MW|kg|deg|degC|kHz|MHz|GHz|Hz|THz|rpm|dB|dBi|K"
     r"|[pnuµ]F|[nuµm]H|mT|[mk]A|[mk]V|ms)$"
 )
-"""Names that end in _ and a unit, such as length_mm; units that are also words or other symbols are not included."""
+"""A name that ends in _ and a unit, such as length_mm; units that are also words or other symbols are left out."""
 
 
 def name_and_unit(name: str) -> tuple[str, str]:
@@ -128,7 +128,7 @@ def _latin(letter: str) -> str:
 
 
 def known_field(name: str, components: int, physics: Physics) -> KnownField | None:
-    """Return the usual field of this physics that fits a name in a file, its components and its unit, or None."""
+    """Return the usual field of `physics` that fits an array's name, unit and number of components, or None."""
     own, unit = name_and_unit(name)
     plain = plain_name(own)
     for field in KNOWN_FIELDS[physics]:
@@ -145,9 +145,9 @@ def is_length(unit: str) -> bool:
 
 
 def period_of(name: str, low: float, high: float) -> tuple[str, tuple[float, float]] | None:
-    """Return the unit and the range of an angle that wraps around, by its name and values; None for any other field.
+    """Return the unit and range of a field that its name and values show to be an angle that wraps around, else None.
 
-    The values of such an angle come within a fiftieth of the range to either end; those of an angle of attack do not.
+    The values of such an angle reach both ends of the range, to a fiftieth of it; those of an angle of attack do not.
     """
     plain = plain_name(name_and_unit(name)[0])
     for unit, (start, end) in TURNS if ANGLES.search(plain) else ():
@@ -186,6 +186,6 @@ def physics_of(arrays: Iterable[tuple[str, int]], numbers: Collection[str], *, i
     moves = any(components == 3 and is_length(name_and_unit(name)[1]) for name, components in arrays)
     if moves or ("solid" in shown and "wall_shear" not in of_flow):
         return "solid"
-    if "flow" in shown and not (waves and of_flow <= {"pressure"}):  # sound pressures are not from wind
+    if "flow" in shown and not (waves and of_flow <= {"pressure"}):  # a sound pressure indicates no flow
         return "flow"
     return "heat" if "heat" in shown else "unknown"
