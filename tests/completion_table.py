@@ -8,7 +8,7 @@ from noether.config.schema import SECTIONS_WITH_KIND
 
 
 def completion_table() -> str:
-    """Return the settings; those with choices are written name=choice|choice."""
+    """Return the names of the settings; a setting with choices is written name=choice|choice."""
     kinds = [f"{name}.kind" for name in SECTIONS_WITH_KIND]
     found = {name: [_choices(field.annotation) for field in fields_of(name)] for name in [*settings(), *kinds]}
     table = {name: dict.fromkeys(choice for one in choices for choice in one) for name, choices in found.items()}
@@ -21,7 +21,7 @@ def _choices(annotation: Any) -> list[str]:
         return ["true", "false"]
     if get_origin(annotation) is Literal:
         return [str(choice) for choice in get_args(annotation)]
-    # A list or mapping of choices is not a single choice.
+    # A setting whose value is a list or a mapping takes more than one of its choices.
     is_union = str(get_origin(annotation)) in ("typing.Union", "<class 'types.UnionType'>", "typing.Annotated")
     return [choice for each in get_args(annotation) for choice in _choices(each)] if is_union else []
 

@@ -1,4 +1,4 @@
-"""Shared fixtures: the real program, run as a user runs it."""
+"""Shared fixtures, which run the real program as a user runs it."""
 
 import gc
 import json
@@ -30,9 +30,9 @@ TIME_LIMIT = 180
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set the session's number and temporary folder before it starts workers, which inherit both.
+    """Set the session's number and its temporary folder before the workers start, so that they inherit both.
 
-    Killed processes leave files there, such as multiprocessing's sockets; the folder is removed with the session.
+    Killed processes leave files in the folder, such as multiprocessing's sockets; the session removes it at its end.
     """
     if session_number() == os.getpid():
         # Short names: the paths of multiprocessing's sockets include the test's name and may have at most 108 bytes.
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Distribute groups of tests to the workers, see sharing.py."""
+    """Distribute the tests to the workers by the groups that sharing.py defines."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByGroup(LoadScopeScheduling):
@@ -52,7 +52,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Add markers before -m selects tests; nightly tests are also slow."""
+    """Mark nightly tests as slow, and mark the tests that need other machines, before -m selects tests."""
     if item.get_closest_marker("nightly"):
         item.add_marker(pytest.mark.slow)
     if needs_machines(item.nodeid):
@@ -66,9 +66,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect tests with the garbage collector off: it takes a third of the time and finds nothing.
+    """Collect tests without the garbage collector, which would take a third of the time and find nothing.
 
-    Also turn off hypothesis's deadline, because the machine may be busy.
+    Also turn off hypothesis's deadline, because a busy machine would exceed it.
     """
     gc.disable()
     try:
@@ -82,7 +82,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop the image builds that a worker began and remove temporary files, even if the session was interrupted."""
+    """Stop the image builds and remove the temporary files of this session, even if it was interrupted."""
     from images.making import Making
 
     if session_number() == os.getpid():
@@ -103,7 +103,7 @@ class Finished:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a cache folder for this session alone, so that the tests' embedded data are made only once."""
+    """Return a cache folder of this session, so that its tests make the embedded data only once."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -118,7 +118,7 @@ def environ(cache: Path) -> dict[str, str]:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
     return {name: value for name, value in inherited.items() if name not in names} | {
         "XDG_CACHE_HOME": str(cache),
-        # A killed compiler leaves a damaged library, on which every later run with the same cache fails.
+        # A killed compiler leaves a damaged library in its cache, and every later run with that cache fails.
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "OMP_NUM_THREADS": "1",
     }
@@ -126,7 +126,7 @@ def environ(cache: Path) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """Limit torch in the tests' own process to one thread, for the reason given at `environ`."""
+    """Limit torch in the tests' own process to one thread, for the reason given in the docstring of `environ`."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
 
@@ -157,9 +157,9 @@ def noether(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def train_in(noether: Callable[..., Finished]) -> Callable[..., RunFolder]:
-    """Return a function that trains the tiny configuration with more overrides and returns the run's folder.
+    """Return a function that trains the tiny configuration with further overrides and returns the run's folder.
 
-    It checks that the parts of rank 0's time sum to the whole, within 3 % and rounding.
+    The function checks that the parts of rank 0's time add up to its total time, within 3 % and rounding.
     """
 
     def run(output: Path, name: str, *overrides: str, timeout: float = TIME_LIMIT) -> RunFolder:
@@ -204,7 +204,7 @@ def train(train_in: Callable[..., RunFolder], tmp_path: Path) -> Callable[..., R
 
 @pytest.fixture
 def start_process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Yield a function that starts a command in its own session; kill its process group after the test."""
+    """Yield a function that starts a command in a new session; kill the command's process group after the test."""
     started: list[subprocess.Popen[str]] = []
 
     def run(

@@ -1,4 +1,4 @@
-"""Extract the commands of README and docs, find what each needs, and write a transcript of them all.
+"""Extract the commands of README and docs, find what each one needs, run them, and write a transcript.
 
     python -m tests.documented [--full] [--out FILE] [PAGE ...]     (make transcript)
 
@@ -32,7 +32,7 @@ MODEL = f"{DATA} model.dim=32 model.heads=2 model.supernodes=8 model.radius=200.
 SMALL = f"{MODEL} model.encoder_depth=1 model.decoder_depth=1"
 AB_UPT = f"{MODEL} model.physics_depth=1 model.branch_depth=1 trainer.max_updates=4"
 ALONE = "tracker.report=false"
-"""Turns off report pages, which take as long as such a run; README's `noether report` and `make train` draw them."""
+"""Setting that turns off the report, which takes as long as such a short run; other commands of README draw it."""
 LIMIT_S, FULL_LIMIT_S = 400, 7200
 FOLDERS = ("configs", "examples", "benchmarks", "ci")
 LONG = "more time than a transcript has: --full runs it"
@@ -45,7 +45,7 @@ def _works(*command: str) -> Callable[[], bool]:
             return False
         try:
             return subprocess.run(command, capture_output=True, timeout=15).returncode == 0
-        except subprocess.TimeoutExpired:  # A client whose server is not running.
+        except subprocess.TimeoutExpired:  # A client waits for a server that is not running.
             return False
 
     return ask
@@ -109,7 +109,7 @@ def needs(page: str, line: str, *, full: bool = False) -> str:
 
 
 def make_workplace(folder: Path, environ: dict[str, str], *, full: bool = False) -> dict[str, str]:
-    """Fill a user's folder, and return an environment with `noether` on the PATH."""
+    """Write the files that the commands use to a folder; return an environment with `noether` on the PATH."""
     (folder / "my.yaml").write_text("seed: 3\n")
     (folder / "package").mkdir()
     for script in ("train.py", "package/train.py"):
@@ -125,7 +125,7 @@ def make_workplace(folder: Path, environ: dict[str, str], *, full: bool = False)
     own = '*mnist*|*pendulum*) small="trainer.max_epochs=1";; *examples*) ;;'
     own += f' train*dataset=cases*) small="trainer.max_updates=4 {ALONE}";;'
     own += f' *ab_upt*) small="{AB_UPT} {ALONE}";;'
-    # Nine cases calibrate a 90 % interval: ten are held out.
+    # A 90 % interval needs at least nine cases for its calibration; this fraction holds out ten.
     own += f' *-m*seed=1,2,3*max_epochs*) small="{SMALL} {ALONE} dataset.validation_fraction=0.5";;'
     small = f'{own} train*trainer.max_*|plan*) small="{SMALL} {ALONE}";;'
     small += f' train*) small="{SMALL} {ALONE} trainer.max_epochs=8";;'
@@ -165,12 +165,12 @@ def run_page(page: Path, *, full: bool) -> tuple[list[str], int]:
 
 @cache
 def _make(line: str) -> tuple[int, str, float]:
-    """Run a make command of the checkout, only once even if several pages contain it."""
+    """Run a make command in the checkout; if several pages contain it, run it only once."""
     return _run(line, str(REPOSITORY), dict(os.environ), FULL_LIMIT_S)
 
 
 def _run(line: str, folder: str, environ: dict[str, str], limit_s: float) -> tuple[int, str, float]:
-    """Run a command in bash; return its exit code (124: past the limit), its output, and its seconds."""
+    """Run a command in bash; return its exit code (124 if it exceeded the limit), its output, and its duration."""
     began = time.monotonic()
     process = subprocess.Popen(
         ["bash", "-c", line], cwd=folder, env=environ, text=True, errors="replace",

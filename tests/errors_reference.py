@@ -1,4 +1,4 @@
-"""Generate docs/errors.md, every message with its code, from the source (`make docs`)."""
+"""Generate docs/errors.md, the list of all messages and their codes, from the source (`make docs`)."""
 
 import ast
 import re
@@ -43,7 +43,7 @@ class Message:
 
     @property
     def meaning(self) -> str:
-        """Return the summary without the names of the values filled in."""
+        """Return the summary with "…" in place of each `{name}`."""
         return re.sub(r"{\w+}", "…", self.summary)
 
 
@@ -79,7 +79,7 @@ def _message(node: ast.AST, texts: Mapping[str, ast.AST]) -> Message | None:
     expected = fix = ""
     if isinstance(node, ast.Call) and len(node.args) > 1 and _raises(node.func):
         code, text, *more = node.args
-        if more and ast.unparse(node.func) == "SettingError":  # Its setting and its problem form one line.
+        if more and ast.unparse(node.func) == "SettingError":  # The name of the setting and the problem form one line.
             text = ast.BinOp(text, ast.Add(), texts.get(ast.unparse(more[0]), more[0]))
         given = {word.arg: texts.get(ast.unparse(word.value), word.value) for word in node.keywords}
         expected, fix = (_template(given[name]) if name in given else "" for name in ("expected", "fix"))
@@ -97,7 +97,7 @@ def _raises(function: ast.expr) -> bool:
 
 
 def _template(node: ast.AST) -> str:
-    """Return a text as the source writes it."""
+    """Return the text that an expression makes, with `{name}` and `…` for its values."""
     match node:
         case ast.Constant():
             return str(node.value)

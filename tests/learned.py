@@ -1,4 +1,4 @@
-"""Check that runs that spread their batches over ranks learn the same weights as one process."""
+"""Check that a run on several ranks learns the same weights as a run in one process."""
 
 import json
 
@@ -11,7 +11,7 @@ from noether.launch.process_group.group import Group
 from noether.launch.processes.context import WorkerContext
 from noether.runs.folder import RunFolder
 
-# Sums in different orders agree up to rounding, which plain steps in double precision do not magnify.
+# Sums in a different order differ by rounding. With float64 and plain SGD, these differences do not grow.
 PROOF = ("trainer.precision=float64", "optimizer=sgd", "optimizer.learning_rate=0.05", "trainer.max_updates=6")
 
 
@@ -21,12 +21,12 @@ def one_rank() -> Group:
 
 
 def weights(folder: RunFolder, name: str = "model.safetensors", which: int = -1) -> dict[str, torch.Tensor]:
-    """Return the weights of a run's last checkpoint, or of the one at index `which`."""
+    """Return the weights in a run's last checkpoint, or in the checkpoint at index `which`."""
     return load_file(list_checkpoints(folder.checkpoints)[which].path / name)
 
 
 def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    """Return the largest difference of any weight of two models; their weights must have the same names."""
+    """Return the maximum absolute difference between the weights of two models with the same names of weights."""
     assert one.keys() == other.keys()
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 

@@ -12,11 +12,11 @@ import torch
 from noether.physics.models.upt import UPT
 
 MODEL = "misbehaving.Misbehaving"
-# Long enough that the tested failure ends the run, not the last update.
+# The run is so long that the tested failure ends it, not the last update.
 WORDS = (
     *("trainer.max_updates=4000", "trainer.evaluate_every=null", "trainer.checkpoint_every=null", "num_workers=1"),
     *("distributed.timeout_s=5", "distributed.heartbeat_timeout_s=6", "distributed.init_timeout_s=60"),
-    # A new kind discards the file's model options; set the tiny model's again.
+    # A new `model.kind` discards the model's options in the file, so the options of the tiny model are repeated.
     *(f"model.kind={MODEL}", "model.dim=32", "model.heads=2", "model.encoder_depth=1", "model.decoder_depth=1"),
     *("model.supernodes=8", "model.radius=200.0"),
 )
@@ -29,9 +29,9 @@ class Misbehaving(UPT):
         how: raise, allocate (too much memory), sys.exit, os._exit, sleep, or the name of a signal that the rank sends
             itself.
         rank: the rank within the run.
-        update: counted from 1.
-        mark: a file that is created at that moment.
-        options: options of the model.
+        update: the number of the forward pass, counted from 1.
+        mark: a file that is created when the model misbehaves.
+        options: the options of the tiny model.
     """
 
     def __init__(self, *, how: str, rank: int, update: int = 3, mark: str = "", **options: Any) -> None:
@@ -73,7 +73,7 @@ def misbehave(how: str, rank: int, mark: Path | None = None) -> list[str]:
 
 
 def processes_of(text: str) -> dict[int, str]:
-    """Return, by pid, the command lines of processes with `text` in their arguments or environment."""
+    """Return the command lines, by pid, of the processes that have `text` in their arguments or environment."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():

@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def run_notebook(name: str) -> dict[str, Any]:
-    """Run a notebook; return the names that it defines."""
+    """Run a notebook; return the objects that it defines, by name."""
     matplotlib.use("agg")
     names: dict[str, Any] = {}
     for cell in json.loads((EXAMPLES / name).read_text())["cells"]:

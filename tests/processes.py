@@ -1,4 +1,4 @@
-"""Helpers for tests of processes: run one to its end, wait for a condition, find a free port."""
+"""Helpers for tests of processes: run a command to its end, wait for a condition, find a free port."""
 
 import os
 import pty
@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 PACKAGES, CLUSTER, IMAGES, GPU = "NOETHER_PACKAGES", "NOETHER_CLUSTER", "NOETHER_SMOKE", "NOETHER_REQUIRE_GPU"
-"""Variables set to 1 on a machine that provides what their tests need; CONTRIBUTING.md explains each."""
+"""Variables that are set to 1 on a machine that provides what certain tests need; see CONTRIBUTING.md."""
 
 
 def is_required(brought: str) -> bool:
@@ -28,19 +28,19 @@ def is_required(brought: str) -> bool:
 
 
 def lacking(what: str, brought: str = PACKAGES) -> NoReturn:
-    """Skip a test for what this machine lacks; fail if the variable `brought` says that the machine has it."""
+    """Skip a test because this machine lacks something; fail if the variable `brought` says that it provides this."""
     (pytest.fail if is_required(brought) else pytest.skip)(f"{what} ({brought}=1 requires it)")
 
 
 def needs_namespaces(what: str, *probe: str) -> None:
-    """Skip a test if root cannot run a command in new namespaces."""
+    """Skip a test unless this process is root and can run a command in new namespaces."""
     can = shutil.which("unshare") and subprocess.run(["unshare", "--uts", *probe], capture_output=True).returncode == 0
     if os.geteuid() or not can:
         lacking(f"only root can {what} here", CLUSTER)
 
 
 def find_program(name: str, package: str) -> str:
-    """Return the path of a program, which Debian ships in this package."""
+    """Return the path of a program. If it is missing, skip the test and name the Debian package."""
     return shutil.which(name) or lacking(f"no {name}: apt-get install {package}")
 
 
@@ -54,16 +54,16 @@ def run_to_end(
 
 
 def torchrun(module: str = "run") -> list[str]:
-    """Return the torchrun command that starts two ranks of the program appended to it."""
+    """Return a torchrun command that starts two ranks; the program and its arguments are to be appended."""
     return [sys.executable, "-m", f"torch.distributed.{module}", "--standalone", "--nproc-per-node", "2"]
 
 
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-"""Variables that let root start mpirun."""
+"""Variables with which root may start mpirun."""
 
 
 def mpirun(words: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run two processes of `noether WORDS` to their end, on any number of cores."""
+    """Run `noether WORDS` as two processes under mpirun, on any number of cores."""
     command = [find_program("mpirun", "openmpi-bin"), "--oversubscribe", "-n", "2", sys.executable, "-m", "noether"]
     return run_to_end([*command, *words], {**environ, **AS_ROOT})
 
@@ -88,14 +88,14 @@ def wait_for(
 
 
 def converse(command: list[str], typed: str, environ: dict[str, str], limit_s: float = 120) -> tuple[int, str]:
-    """Type into a program on a new pseudo-terminal; return its exit code and its output."""
+    """Run a program on a new pseudo-terminal and type into it; return its exit code and its output."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(command[0], command, environ)
     said, deadline, rest = b"", time.monotonic() + limit_s, typed.encode()
     try:
         while time.monotonic() < deadline:
-            # Send a line at a time: a terminal buffers only a few unread characters.
+            # Send one line at a time, because a terminal buffers only a few unread characters.
             if rest and said.count(b"\n") >= typed.encode()[: len(typed.encode()) - len(rest)].count(b"\n"):
                 line, end, rest = rest.partition(b"\n")
                 os.write(terminal, line + end)
@@ -111,7 +111,7 @@ def converse(command: list[str], typed: str, environ: dict[str, str], limit_s: f
 
 
 def read_until(process: "subprocess.Popen[str]", words: str) -> str:
-    """Read a process's stderr (stdout if they are merged) up to the line that contains these words; return it."""
+    """Read a process's stderr (or stdout, if both are merged) until a line contains `words`; return this line."""
     stream = process.stderr or process.stdout
     assert stream is not None
     said = []
@@ -123,7 +123,7 @@ def read_until(process: "subprocess.Popen[str]", words: str) -> str:
 
 
 def lay(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files by their paths in a folder, creating folders as needed."""
+    """Write files to a folder; `files` has the text by relative path. Create subfolders as needed."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)

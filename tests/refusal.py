@@ -1,4 +1,4 @@
-"""Expect a RequestError by its code, which survives rewording, and by words that it must contain."""
+"""Context managers that expect a RequestError with a given code, or with words that its text must contain."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +12,9 @@ from noether.common.errors import RequestError
 def refusal(
     code: str = "", *, summary: str = "", seen: str = "", fix: str = "", words: str = ""
 ) -> Iterator[pytest.ExceptionInfo[RequestError]]:
-    """Expect a RequestError with this code, and with these words in its parts and its whole text.
+    """Expect a RequestError with this code, with the given words in its parts, and with `words` anywhere in its text.
 
-    Yield pytest's context, whose `value` is the error.
+    Yield pytest's exception info, whose `value` is the error.
     """
     with pytest.raises(RequestError) as caught:
         yield caught
@@ -27,7 +27,7 @@ def refusal(
 
 @contextmanager
 def refusal_with(*words: str) -> Iterator[pytest.ExceptionInfo[RequestError]]:
-    """Expect a RequestError that has all its parts, with each of these words in any of them."""
+    """Expect a RequestError that has all its parts, and whose text contains each of these words."""
     with pytest.raises(RequestError) as caught:
         yield caught
     assert caught.value.seen

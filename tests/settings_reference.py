@@ -29,7 +29,7 @@ def _section(title: str, about: str, section: type[BaseModel]) -> Iterator[str]:
         if field.description:
             yield f"| `{name}` | {_default(field)} | {field.description} |"
     for name, field in section.model_fields.items():
-        # A mapping of sections by name, such as task.fields.NAME, has keys of its own.
+        # In a mapping of names to sections, such as task.fields, each section has keys, too.
         for inner in sections_in(field.annotation) if "dict" in str(field.annotation) else ():
             yield from _section(f"{title}: each entry of `{name}`", (inner.__doc__ or "").split("\n\n")[0], inner)
 

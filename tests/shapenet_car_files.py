@@ -1,6 +1,6 @@
-"""Write a small raw ShapeNet-Car archive in the real format: 3682 surface points, 3586 of them in quads, and hexahedra.
+"""Write a small raw ShapeNet-Car archive: a car has hexahedra and 3682 surface points, of which quads use 3586.
 
-The car is a half ellipsoid with made-up fields; counts, file names, orders and types are those of the archive.
+Each car is a half ellipsoid with made-up fields, but file names, orders, types and counts are those of the archive.
 """
 
 from pathlib import Path

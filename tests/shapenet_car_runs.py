@@ -1,4 +1,4 @@
-"""A raw ShapeNet-Car archive, the folders prepared from it, and a short run, each made once per session."""
+"""Fixtures of a session: a raw ShapeNet-Car archive, the folders prepared from it, and a short run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ def raw_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def prepared(raw_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder for dataset_root; tests that change it use a copy."""
+    """Return the folder for `dataset_root`. A test that changes the folder must use a copy."""
     folder = tmp_path_factory.mktemp("prepared")
     prepare_cars(raw_archive, folder)
     return folder
@@ -44,12 +44,12 @@ SMALL = (
     *("dataset.validation_fraction=0.25", "dataset.points_per_update={surface: 512, volume: 64}"),
     "tracker.tensorboard=false",
 )
-"""Sizes reduced so that tests can afford them; the published recipe and data set are unchanged."""
+"""Settings that make the run small enough for a test. The rest of the published recipe stays as it is."""
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run's folder and the output of its training."""
+    """The folder of a finished run, and what `noether train` printed."""
 
     folder: Path
     out: str
@@ -57,7 +57,7 @@ class FinishedRun:
 
 @pytest.fixture(scope="session")
 def shapenet_run(prepared: Path, noether, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    """Train UPT for a few updates by the documented command, on the CPU."""
+    """Train UPT on the CPU for a few updates, with the documented command."""
     runs = tmp_path_factory.mktemp("runs")
     words = ["--hp", "configs/train_shapenet.yaml", "+experiment/shapenet=upt", "+accelerator=cpu", *SMALL]
     done = noether("train", *words, f"dataset_root={prepared}", f"output_path={runs}", "run_id=upt", code=0)

@@ -1,9 +1,9 @@
 """Select the tests of `make test-machines`, and distribute tests to the workers in groups and in order.
 
-A file's tests stay on one worker, so that the file's fixtures are set up once. Files that share something larger, or
-must not run at the same time, form one group. The slow files come first. The tests on Slurm are the longest group, and
-mostly wait: the third worker begins with them. The tests on images are the last of the slow ones, because the images
-are being built from the start. The fast files fill each worker's remaining time.
+The tests of a file run on one worker, so that the file's fixtures are set up once. Files form a group if they share
+something larger, such as a cluster, or must not run at the same time. Slow groups come first. The third worker begins
+with the tests on Slurm, which take longest and mostly wait. The tests on images are the last slow group, because the
+images are being built in the meantime. Fast files fill the remaining time of each worker.
 """
 
 import os
@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 SESSION = "NOETHER_TEST_SESSION"
-"""Variable with the process id of the session, which its workers inherit."""
+"""The environment variable with the session's process id; the session's workers inherit it."""
 GROUPS = {
     "tests/launch/slurm/": "one Slurm cluster",
     "tests/images/test_apptainer_slurm.py": "Slurm and the images",
     "tests/images/test_containers_page.py": "Slurm and the images",
     "tests/launch/processes/": "launchers, whose ranks meet at port 29500",
 }
-"""Group by the start of a test's id; every other file is a group of its own."""
+"""The group of a test, by the beginning of the test's id. Each file that is not listed is a group of its own."""
 MACHINES = (
     # Tests that need a cluster, images, MPI, solvers or a browser.
     "tests/launch/slurm/",
@@ -31,13 +31,13 @@ MACHINES = (
     "tests/physics/cases/test_openfoam.py",
     "tests/docs/test_site.py::test_the_pages_open_as_files",
     "tests/watch/test_browser.py",
-    # Repeated failures of hosts, networks and disks.
+    # Tests with many failures of hosts, networks and disks.
     "tests/doctor/test_doctor.py",
     "tests/faults/",
     "tests/launch/detect/test_nvidia_driver.py::test_a_driver_that_hangs",
     "tests/training/test_resume.py::test_a_run_of_three_ranks",
     "tests/launch/processes/test_who_failed.py",
-    # Long runs of whole programs: all documented commands, a fresh environment, a compiler, benchmarks, services.
+    # Tests that run whole programs for long: documented commands, a new environment, a compiler, benchmarks, services.
     "tests/physics/predict/test_export_alone.py",
     "tests/physics/predict/test_intervals.py::test_several",
     "tests/physics/predict/test_intervals.py::test_the_notebook",
@@ -70,13 +70,13 @@ EVERYWHERE = (
 )
 """Tests of MACHINES that `make test` runs too: a kill, a full disk, damage, forged files, a job of CI."""
 BEFORE_SLURM = 2
-"""Number of groups handed out before the tests on Slurm, one to each of the first two workers."""
+"""The number of groups that come before the tests on Slurm: the first two workers begin with one group each."""
 
 
 def in_every_push(cases: Mapping[str, Any] | Collection[str], *names: str) -> list[Any]:
-    """Return a parameter for each case, with its name as id; cases not in `names` are nightly.
+    """Return a pytest parameter for each case, with the case's name as id; cases that are not in `names` are nightly.
 
-    A case is a tuple of arguments, or a single argument. If `cases` is only names, each name is its own argument.
+    A case is a tuple of arguments, or a single argument. If `cases` has only names, the name is the argument.
     """
     table = cases if isinstance(cases, Mapping) else {name: name for name in cases}
     assert set(names) <= set(table), names
@@ -91,7 +91,7 @@ def _nightly_unless(is_pushed: bool) -> list[pytest.MarkDecorator]:
 
 
 def group_of(nodeid: str) -> str:
-    """Return the group of a test; one worker runs a group's tests in order."""
+    """Return the group of a test; one worker runs all tests of a group in order."""
     file = nodeid.partition("::")[0]
     return next((group for start, group in GROUPS.items() if file.startswith(start)), file)
 
@@ -102,7 +102,7 @@ def needs_machines(nodeid: str) -> bool:
 
 
 def in_order(tests: Sequence[tuple[str, bool]]) -> list[str]:
-    """Return the ids in the order in which groups are handed out; `tests` are pairs (id, whether it is slow)."""
+    """Return the ids of `tests`, pairs (id, whether the test is slow), in the order in which workers get groups."""
     slow = Counter(group_of(nodeid) for nodeid, is_slow in tests if is_slow)
     groups: dict[str, list[str]] = {}
     for nodeid, _ in tests:

@@ -1,4 +1,4 @@
-"""Small folders of simulated cases: a box in a stream, as VTP and VTU, in any unit and any axes."""
+"""Write small made-up cases of the flow around a box, as VTP and VTU, in any unit and with any axes."""
 
 import json
 from pathlib import Path
@@ -13,11 +13,11 @@ from noether.physics.cases.prepare import PreparedCases, prepare_cases
 from noether.physics.cases.survey import survey_folder
 
 LAYOUTS = {"+x+z": np.eye(3), "-y+z": np.array([[0, 1, 0], [-1, 0, 0], [0, 0, 1.0]])}
-"""Matrices that turn a vector for wind +x and up +z into one for the named wind and up."""
+"""Matrices, by the directions of wind and up, that rotate vectors from axes with wind +x and up +z."""
 
 
 def body(length: float, level: int = 4) -> pyvista.PolyData:
-    """Return a box on the ground as outward quadrilaterals, with pressure and shear at cells."""
+    """Return the surface of a box: quadrilaterals that face outwards, with pressure and wall shear at cells."""
     box = pyvista.Box((0, length, -0.2, 0.2, 0.1, 0.4), level=level)
     centres = box.cell_centers().points
     box.cell_data["p"] = 100 - 300 * centres[:, 0] / length + 20 * centres[:, 2]
@@ -26,7 +26,7 @@ def body(length: float, level: int = 4) -> pyvista.PolyData:
 
 
 def air(length: float, cells: int = 8) -> pyvista.UnstructuredGrid:
-    """Return hexahedra around the body with velocity and temperature at cells."""
+    """Return a mesh of hexahedra around the body, with velocity and temperature at cells."""
     lines = (np.linspace(-1, 2 + length, cells + 3), np.linspace(-1, 1, cells), np.linspace(0, 1, cells - 2))
     grid = pyvista.RectilinearGrid(*lines).cast_to_structured_grid().cast_to_unstructured_grid()
     centres = grid.cell_centers().points
@@ -36,7 +36,7 @@ def air(length: float, cells: int = 8) -> pyvista.UnstructuredGrid:
 
 
 def write_case(folder: Path, index: int, *, scale: float = 1.0, turn: np.ndarray | None = None) -> None:
-    """Write surface.vtp, volume.vtu and numbers.json of one case, in units of 1/scale metres."""
+    """Write surface.vtp, volume.vtu and numbers.json of one case, with lengths in units of 1/scale metres."""
     folder.mkdir(parents=True)
     length = 0.8 + 0.1 * index
     for name, mesh in (("surface.vtp", body(length, 3 + index % 3)), ("volume.vtu", air(length, 7 + index % 2))):
@@ -106,11 +106,11 @@ split: {test: 0.2, validation: 0.2, seed: 1}
 
 
 def drafted(root: Path, workers: int = 1) -> tuple[str, CaseMap]:
-    """Return the draft of a folder's map, as text and parsed."""
+    """Draft the map of a folder; return its text and the parsed map."""
     text = draft_map(survey_folder(root, workers=workers))
     return text, parse_map(text, "m")
 
 
 def prepare(root: Path, out: Path, text: str = MAP, *, workers: int = 1, skip_broken: bool = False) -> PreparedCases:
-    """Prepare a folder by the text of a map, in one process by default."""
+    """Prepare the cases in a folder according to the text of a map, by default in one process."""
     return prepare_cases(root, out, text, "m", workers=workers, skip_broken=skip_broken)

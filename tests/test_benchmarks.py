@@ -1,4 +1,4 @@
-"""The benchmarks run, their peers do the same work, and all their results are shown."""
+"""The benchmarks run, the programs that they compare do the same work, and all results are shown."""
 
 import importlib
 import json
@@ -97,7 +97,7 @@ TO_THE_END = {
     "store": (["store.py", "20000", "512"], "memory "),
     "commands": (["commands.py", "--rounds", "1", "--against", "."], "plan --help: ratio"),
     "conditioning": (CONDITIONING, "seed 0, token, "),
-    # A skipped checkpoint costs nothing: the figures would describe a loop without checkpoints.
+    # No checkpoint may be skipped, or the benchmark would measure a loop without checkpoints.
     "checkpoint": (["checkpoint.py", "{tmp}", "--millions", "1", "--rounds", "2"], "seconds lost to noether"),
     "optimizers": ([*OPTIMIZERS, "--settings", *FEW], "upt_small: error at equal"),
     "models": (["models.py", "--updates", "2", *FEW], "| Transolver | "),

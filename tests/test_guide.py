@@ -70,14 +70,14 @@ STEP = SlurmConfig(nodes=2, gpus_per_node=4)
 
 
 def run(command: str, environ: dict[str, str], cwd: Path = REPOSITORY, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a command as the guide's reader types it, with the programs of this environment on the PATH."""
+    """Run a command as a reader of the guide types it, with this environment's programs on the PATH."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
     variables = {**environ, "PATH": path, "VIRTUAL_ENV": sys.prefix, **more}
     return subprocess.run(["bash", "-c", command], cwd=cwd, env=variables, capture_output=True, text=True, timeout=120)
 
 
 def as_plan(command: str, devices: str) -> str:
-    """Return the command with options that plan it for a machine with these devices."""
+    """Return the `noether plan` command that plans a `noether-train` command for a machine with these devices."""
     assert command.count("noether-train ") == 1
     return command.strip().replace("noether-train ", "noether plan ") + f" --json --visible-devices {devices}"
 
@@ -134,7 +134,7 @@ def test_our_settings_hold_the_guide_s_slurm_section(environ, tmp_path: Path) ->
 
 @pytest.mark.parametrize("has_defaults", [True, False], ids=["added-to-ours", "alone"])
 def test_the_guide_s_file_with_its_own_batch(has_defaults: bool, environ, tmp_path: Path) -> None:
-    """The batch in the guide's file overrides the experiment's."""
+    """The batch size in the guide's file overrides that of the experiment."""
     (tmp_path / "configs").mkdir()
     ours = (REPOSITORY / "configs/train_shapenet.yaml").read_text() if has_defaults else SETTINGS
     (tmp_path / "configs/train_shapenet.yaml").write_text(ours + OWN_BATCH)

@@ -1,4 +1,4 @@
-"""`noether train -m` runs each combination in its own process and compares the runs at the end."""
+"""`noether train -m` runs each combination of values in its own process, and compares the runs at the end."""
 
 import io
 import json
@@ -66,7 +66,7 @@ def test_a_local_sweep_ends_with_mean_and_spread(noether, tmp_path: Path) -> Non
     assert "mean ± std" in done.out
     assert f"{number_text(figure['mean'])} ± " in done.out
     again = noether(*words, "seed=1,2", "resume=auto")
-    assert again.out.count("already complete") == 2, "what is done is not done again"
+    assert again.out.count("already complete") == 2, "complete runs must not run again"
 
 
 @pytest.mark.slow

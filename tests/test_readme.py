@@ -22,7 +22,7 @@ PAGES = {
     "README.md": 10, "docs/launchers.md": 3, "docs/tasks.md": 15, "docs/troubleshooting.md": 3,
     "docs/tutorial.md": 10, "docs/own-classes.md": 2,
 }  # fmt: skip
-"""The pages whose commands need only this machine, each with the minimum number of commands."""
+"""The pages whose commands need only this machine, and the minimum number of commands in each."""
 
 
 @pytest.fixture
@@ -68,13 +68,13 @@ def test_links_lead_to_files(page: str) -> None:
 @pytest.mark.parametrize(
     ("more", "predictor", "error_ratio", "r2", "samples"),
     [
-        # Targets: the surface pressure's error relative to a trivial predictor's, and R² of the lift.
+        # The error of the surface pressure relative to that of a simple predictor, and R² of the lift.
         pytest.param("+experiment/ellipsoid=quick", "mean_field", 0.6, 0.6, 30, id="a-minute-of-it"),
         pytest.param("", "nearest_shape", 0.5, 0.95, 100, id="as-the-readme-says", marks=pytest.mark.nightly),
     ],
 )
 def test_make_train_reaches_what_the_readme_promises(more, predictor, error_ratio, r2, samples, tmp_path: Path) -> None:
-    own = {**os.environ, "OMP_NUM_THREADS": "1"}  # Beside other tests, threads mostly wait for each other.
+    own = {**os.environ, "OMP_NUM_THREADS": "1"}  # With other tests running, more threads would mostly wait.
     done = run_to_end(["make", "train", f"ARGS={more} output_path={tmp_path} run_id=made"], own, limit_s=1700)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "made" / "result.json").read_text())
@@ -86,7 +86,7 @@ def test_make_train_reaches_what_the_readme_promises(more, predictor, error_rati
 
 
 def test_the_end_of_make_train_is_three_commands_that_can_be_typed(environ, tmp_path: Path) -> None:
-    """Run in a checkout whose .venv is ready; ARGS reduces the training to a plan."""
+    """`make train` runs in a checkout whose .venv is ready; with these ARGS it prints the help instead of training."""
     (tmp_path / "packages" / "slurm-lint").mkdir(parents=True)
     for name in ("Makefile", "constraints.txt", "pyproject.toml", "packages/slurm-lint/pyproject.toml"):
         (tmp_path / name).write_text((REPOSITORY / name).read_text())
@@ -97,7 +97,7 @@ def test_the_end_of_make_train_is_three_commands_that_can_be_typed(environ, tmp_
     bare = os.pathsep.join(part for part in parts if Path(sys.prefix) not in Path(part).parents)
     (tmp_path / ".venv/bin/activate").write_text('PATH="$PWD/.venv/bin:$PATH"; export PATH\n')
     (tmp_path / ".venv/.ready").touch()
-    # Below another make (`make test`), make would print the folder that it enters.
+    # If another make started this test (`make test`), make would also print the folder that it enters.
     variables = {name: value for name, value in environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     variables["PATH"] = bare
     done = run_to_end(["make", "train", "ARGS=--help"], variables, cwd=tmp_path)

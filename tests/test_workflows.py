@@ -1,4 +1,4 @@
-"""Check the workflows against runners, each other, the Makefile and registries, and how workers share the tests."""
+"""The workflows fit their runners, each other, the Makefile and registries; workers share the tests as intended."""
 
 import os
 import re
@@ -49,7 +49,7 @@ def test_the_nightly_parts_are_all_of_make_faults() -> None:
     for part in WORKFLOWS["nightly"]["jobs"]["faults"]["strategy"]["matrix"]["part"]:
         kind, *words = part.split()
         asked = dict(zip(words[::2], map(int, words[1::2]), strict=True))
-        assert asked.pop("--first", seen.get(kind, 0)) == seen.get(kind, 0), "each case once"
+        assert asked.pop("--first", seen.get(kind, 0)) == seen.get(kind, 0), "the jobs must cover each case once"
         seen[kind] = seen.get(kind, 0) + sum(asked.values())
     assert seen == whole
 
@@ -76,9 +76,9 @@ MAKE = (
 
 
 def as_runner(job: dict[str, Any]) -> list[str]:
-    """Return the command prefix that turns root into the job's user: a container's root, or an unprivileged user.
+    """Return the command prefix with which root becomes the job's user: a container's root or an ordinary user.
 
-    That user may read root's files if root can grant it, because a runner owns its checkout and its Python.
+    If possible, the ordinary user may read root's files, because on a runner it owns the checkout and Python.
     """
     if "--privileged" in str(job.get("container")):
         return []
@@ -92,17 +92,17 @@ def as_runner(job: dict[str, Any]) -> list[str]:
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Return a function that runs a command as a job does, with more programs and variables; nothing is installed."""
+    """Return a function that runs a command as a job does, with more programs and variables, but installs nothing."""
 
     def run(command: str, programs: dict[str, str], words: Sequence[str] = (), **variables: str) -> Any:
         lay(tmp_path / "bin", {name: f"#!/bin/sh\n{script}\n" for name, script in programs.items()})
         tmp_path.chmod(0o777)
         for path in (*(tmp_path / "bin").iterdir(), *tmp_path.parents):
-            if path.stat().st_mode & 0o111 != 0o111:  # The session and pytest keep their folders private.
+            if path.stat().st_mode & 0o111 != 0o111:  # pytest's folders are closed to others.
                 path.chmod(path.stat().st_mode | 0o111)
         path = f"{tmp_path}/bin:{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
         own = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "CI": "true", "GITHUB_ACTIONS": "true"}
-        # Never with the real make, which would install into this environment.
+        # The real make must not run, because it would install packages into this environment.
         script = f'[ "$(command -v make)" = "$HOME/bin/make" ] || exit 99; {command}'
         return run_to_end([*words, "bash", "-ec", script], {"PATH": path, **own, **variables}, limit_s=300)
 
@@ -150,6 +150,6 @@ def test_no_job_fails_for_what_its_runner_lacks(name: str, runner) -> None:
         shown = re.findall(r"^(?:SKIPPED|ERROR|FAILED) .*", done.stdout, re.MULTILINE)
         print(f"\n{name}: {step['run']}: {done.stdout.splitlines()[-1:]}", *shown, sep="\n")
         assert done.returncode == 0 or (shown and done.returncode != 99), done.stdout + done.stderr
-        # This machine may lack something that the runner has: an engine, a GPU.
+        # This machine may lack a docker engine or a GPU that the runner has.
         failed += [line for line in shown if not re.search("^SKIPPED|DockerException|NOETHER_REQUIRE_GPU", line)]
     assert not failed

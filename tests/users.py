@@ -6,12 +6,12 @@ import tempfile
 from pathlib import Path
 
 USERS, GROUP = (61001, 61002), 61000
-"""User and group ids without entries; each user is also alone in a group of the same id."""
+"""The ids of two users and their common group, without names. Each user is also alone in a group of the same id."""
 _OPENED = "NOETHER_TEST_MOUNTS_OPENED"
 
 
 def become(user: int, mask: int) -> None:
-    """Turn this process into the user, and drop all of root's rights."""
+    """Make this process run as the user `user`, with the file mask `mask` and without any rights of root."""
     os.setgroups([GROUP])
     os.setgid(user)
     os.setuid(user)

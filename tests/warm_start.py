@@ -40,11 +40,11 @@ MODULES = (
 
 
 class WarmStart:
-    """The client of one server, for a session of tests."""
+    """The client of the process that is forked, which runs as a server for one session of tests."""
 
     def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
         self._address = str(folder / "warm")
-        # As `noether train` sets them before torch is loaded.
+        # `noether train` sets these variables before it loads torch.
         own = {"GOMP_SPINCOUNT": "10000", "TORCH_CPP_LOG_LEVEL": "ERROR"}
         command = [sys.executable, str(Path(__file__).resolve()), self._address]
         # The server exits when its stdin closes, which happens however this process ends.
@@ -54,7 +54,7 @@ class WarmStart:
 
     @staticmethod
     def takes(arguments: Sequence[str], more: Mapping[str, str]) -> bool:
-        """Return whether a command may be started in this way."""
+        """Return whether a command may be started by a fork."""
         read = (name for name in more if name != "PYTHONPATH" and name.startswith(READ_AT_IMPORT))
         return arguments[0] not in COLD and not any(read)
 
@@ -90,7 +90,7 @@ class WarmStart:
 
 
 def _abort(pid: int) -> None:
-    """Abort a command and all that it started; processes with Python's fault handler enabled write their stacks."""
+    """Abort a command and all its descendants, which write their stacks if Python's fault handler is enabled."""
     started = [entry.pid for entry in living_descendants(pid)]
     for process in (*reversed(started), pid):
         with contextlib.suppress(ProcessLookupError):
@@ -149,7 +149,7 @@ def _fork_server(executable: str, arguments: Sequence[str], passed: Sequence[int
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
-        gc.collect()  # A file collected later would close a number that has been reused.
+        gc.collect()  # Later, this would close descriptors that are in use again.
         edges = sorted({2, *passed, os.sysconf("SC_OPEN_MAX")})
         for low, high in itertools.pairwise(edges):
             os.closerange(low + 1, high)
@@ -158,7 +158,7 @@ def _fork_server(executable: str, arguments: Sequence[str], passed: Sequence[int
 
 
 def _keep(line: socket.socket) -> None:
-    """Start the command; send its pid and its exit code. Return only in the process that runs it."""
+    """Start the command, and send its pid and its exit code to the client. Return only in the command's process."""
     _, (out, err), _, _ = socket.recv_fds(line, 1, 2)
     lines = line.makefile("rw")
     request = json.loads(lines.readline())
@@ -181,7 +181,7 @@ def _keep(line: socket.socket) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     multiprocessing.util.spawnv_passfds = _fork_server
-    # As `python -m` sets it in that folder.
+    # `python -m` would set the same path in that folder.
     own = os.environ.get("PYTHONPATH", "")
     sys.path[:1] = [request["cwd"], *filter(None, own.split(os.pathsep))]
     sys.argv = ["noether", *request["arguments"]]

@@ -41,7 +41,7 @@ def inputs(export: ExportedModel) -> dict[str, torch.Tensor]:
 
 
 def without_paths(program: Path) -> None:
-    """Remove this machine's folders from the names of source files in an exported program."""
+    """Make the paths of source files in an exported program relative to the checkout."""
     here = f"{Path(__file__).resolve().parents[2]}/".encode()
     with zipfile.ZipFile(program) as old:
         parts = [(part.filename, old.read(part).replace(here, b"")) for part in old.infolist()]

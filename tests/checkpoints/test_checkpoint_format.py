@@ -78,7 +78,7 @@ def test_half_written_checkpoints_do_not_count(tmp_path) -> None:
         (tmp_path / name).mkdir()
     assert kept(tmp_path) == [1]
     (tmp_path / "update-000000004").write_text("a file")
-    assert kept(tmp_path) == [1, 4], "it has the name of a checkpoint, and is named as a damaged one"
+    assert kept(tmp_path) == [1, 4], "a file with the name of a checkpoint must be listed as a damaged one"
     assert "Not a directory" in str(list_checkpoints(tmp_path)[1].damage())
 
 
@@ -117,7 +117,7 @@ def test_a_better_checkpoint_that_is_gone_is_named(metric, named, tmp_path) -> N
 
 
 def forged(folder: Path, **changes) -> CheckpointFolder:
-    """Write a checkpoint with correct digests but content that no run writes."""
+    """Write a checkpoint whose digests are correct but whose content no run would write."""
     checkpoint = write(folder, 1)
     meta = json.loads((checkpoint.path / "meta.json").read_text()) | changes
     meta["meta_sha256"] = checkpoint_format._meta_digest(meta)
@@ -126,7 +126,7 @@ def forged(folder: Path, **changes) -> CheckpointFolder:
 
 
 class Scaling(Task):
-    """A task of a different version, with other keys in its scaling."""
+    """A task whose program stores other keys in its scaling than the checkpoint does."""
 
     def __init__(self, *fitted: str) -> None:
         self.known = {"scaling": {"pressure": {key: [1.0] for key in fitted}}} if fitted else {}
@@ -152,7 +152,7 @@ OTHERWISE = {
 
 @pytest.mark.parametrize(("fitted", "saved", "seen"), OTHERWISE.values(), ids=OTHERWISE)
 def test_statistics_of_another_program_are_no_damage(fitted, saved, seen: str, tmp_path) -> None:
-    """Regression: the checkpoint was called damaged, and the suggested command then called it verified."""
+    """Regression: the error called the checkpoint damaged, but the command that it suggested found no damage."""
     state = json.dumps({"scaling": {"pressure": saved}}).encode()
     checkpoint = write_checkpoint(tmp_path / "run/checkpoints", 2, {"task.json": [state]}, META)
     assert checkpoint.damage() is None
@@ -193,7 +193,7 @@ def test_a_write_that_fails_leaves_the_older_checkpoints(tmp_path) -> None:
     with pytest.raises(OSError, match="No space left"):
         write_checkpoint(tmp_path, 2, {"model.bin": full()}, META)
     assert kept(tmp_path) == [1]
-    assert not list(tmp_path.glob(".update-*")), "half a checkpoint takes the room that others wait for"
+    assert not list(tmp_path.glob(".update-*")), "a partial checkpoint takes up disk space that other files need"
 
 
 def test_every_bit_of_the_meta_data_counts(tmp_path) -> None:

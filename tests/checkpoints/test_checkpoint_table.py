@@ -1,4 +1,4 @@
-"""`noether checkpoints` lists checkpoints and their damage, and removes none that is needed."""
+"""`noether checkpoints` lists checkpoints and their damage, and never removes a checkpoint that is needed."""
 
 import errno
 import json
@@ -14,7 +14,7 @@ from noether.runs.folder import RunFolder
 from tests.refusal import refusal
 from tests.saved import META
 
-# (update, metric): the second is the best.
+# (update, metric) of each checkpoint; update 2 has the best metric.
 SAVED = ((1, 0.9), (2, 0.1), (3, 0.5), (4, 0.4), (5, None))
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints written in the background: the copied state is written, and a failing disk is reported."""
+"""Checkpoints are written in the background from a copy of the state, and a failing disk is reported."""
 
 import threading
 import time
@@ -40,7 +40,7 @@ def test_a_shadow_is_a_copy_in_memory_that_is_kept() -> None:
     shadow, weight = StagingBuffer(), torch.zeros(1000)
     first = shadow.copy({"f": {"w": weight}})["f"]["w"]
     weight += 1
-    assert float(first.sum()) == 0, "training goes on without touching what is written"
+    assert float(first.sum()) == 0, "training must not change the copy that is written"
     second = shadow.copy({"f": {"w": weight}})["f"]["w"]
     assert second.data_ptr() == first.data_ptr()
     assert torch.equal(second, weight)
@@ -51,7 +51,7 @@ def snapshot(updates: int, size: int = 1000) -> Snapshot:
 
 
 class Disk:
-    """Raises queued errors at the moment of the rename, as a failing disk or a lost lease would."""
+    """A fake disk: before each rename it raises the next queued error, as a failing disk or a lost lease would."""
 
     def __init__(self) -> None:
         self.failures: list[Exception] = []
@@ -127,7 +127,7 @@ def test_a_writer_that_was_shut_out_says_so_and_writes_nothing(writer, disk) -> 
 def test_a_closed_writer_holds_no_tensors_that_its_thread_would_free_at_the_end_of_the_process(writer) -> None:
     freed = threading.Event()
     last = snapshot(1)
-    # Slow, so that an abandoned thread would still be writing.
+    # Freeing the tensor takes 0.3 s: if `close` did not wait for the thread, `freed` would not be set yet.
     weakref.finalize(last.tensors["w.safetensors"]["w"], lambda: (time.sleep(0.3), freed.set()))
     writer.start(last)
     del last

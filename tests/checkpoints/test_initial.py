@@ -1,4 +1,4 @@
-"""Weights of another run: fitting ones are loaded, the rest is listed; patterns freeze parameters."""
+"""Weights of another run: those that fit are loaded, and the others are listed; patterns freeze parameters."""
 
 import re
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_weights_that_cannot_be_taken_are_refused(what: str, tmp_path: Path) -> 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Return a run with two checkpoints, the second the best, and EMA weights in both."""
+    """Return a run with two checkpoints, each with EMA weights; the second one is the best."""
     for updates, metric in ((1, 0.5), (2, 0.1)):
         content = {name: [save({"weight": torch.full((2, 3), float(updates))})] for name in ("model", "ema")}
         files = {f"{name}.safetensors": parts for name, parts in content.items()}

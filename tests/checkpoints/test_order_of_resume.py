@@ -10,16 +10,16 @@ from learned import difference, weights
 from noether.runs.folder import RunFolder
 
 OWN = REPOSITORY / "tests" / "faults" / "own"
-# A constant rate, because the parts have different lengths.
+# The learning rate is constant, because other schedules depend on a run's length and the parts differ in length.
 PROOF = ("trainer.precision=float64", "optimizer=sgd", "schedule=constant", "model.dropout=0.0", "resume=auto")
 
 
 def global_batches(folder: Path, ranks: int) -> list[list[int]]:
-    """Return the samples of each update over all ranks, in the order of the ranks."""
-    # Skip the trial of the first sample, and above two ranks also the two passes that settle DDP's buckets.
+    """Return the indices of each update's samples, concatenated in the order of the ranks."""
+    # Skip the trial of the first sample and, with more than two ranks, the two passes that settle DDP's buckets.
     passes = 3 if ranks > 2 else 1
     shares = [(folder / str(rank)).read_text().splitlines()[passes:] for rank in range(ranks)]
-    shares[0].pop()  # At the end, rank 0 counts the operations of one more pass.
+    shares[0].pop()  # At the end, rank 0 makes one more pass to count its operations.
     return [[index for share in update for index in json.loads(share)] for update in zip(*shares, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint is read and hashed once on each host, whichever code chooses, checks and loads it."""
+"""A host reads and hashes a checkpoint only once, although different code chooses, checks and loads it."""
 
 import pickle
 from collections import Counter
@@ -57,7 +57,7 @@ def test_what_was_verified_is_known_in_another_process_and_read_again_where_it_h
     with pytest.raises(DamagedCheckpoint), there.loading("model.safetensors") as path:
         path.write_bytes(content[::-1])
     path.write_bytes(content)
-    assert there.damage() is None, "as it was written, if by another"
+    assert there.damage() is None, "the original content must count as intact, whoever wrote it"
     monkeypatch.setattr("noether.common.safe_open.boot_id", lambda: "another host")
     path.write_bytes(content[::-1])
     assert there.damage() is not None

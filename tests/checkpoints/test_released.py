@@ -1,4 +1,4 @@
-"""A checkpoint and an export of each released version load, give the same predictions, and train on."""
+"""The checkpoint and the export of each released version load and predict the same; the checkpoint trains on."""
 
 import json
 import re
@@ -18,7 +18,7 @@ VERSIONS = sorted(path.name for path in HERE.iterdir() if path.is_dir())
 
 
 def test_each_version_of_the_changelog_has_its_fixture() -> None:
-    """`python -m tests.checkpoints.make_released` makes the fixture of this checkout's version."""
+    """If it is missing, run `python -m tests.checkpoints.make_released`."""
     listed = re.findall(r"^## (\d+\.\d+\.\d+)", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert set(listed) <= set(VERSIONS)
 

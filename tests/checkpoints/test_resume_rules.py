@@ -1,4 +1,4 @@
-"""Settings changed since the checkpoint: some are accepted silently, some are announced, some need accept_changes."""
+"""Settings changed since the checkpoint: each is accepted silently, accepted and printed, or needs accept_changes."""
 
 import pytest
 from conftest import TINY
@@ -52,15 +52,15 @@ def test_each_change_is_free_said_or_refused(overrides, said, refused) -> None:
         accepted_changes(changes, (), "runs/a")
     for key in refused:
         assert f"{key}: " in str(caught.value)
-    # Weights of other sizes cannot be loaded, even if accepted.
+    # Even if the user accepts a change of `model.dim`, the checkpoint's weights no longer fit.
     fix = "run_id=ANOTHER_NAME" if "model.dim" in refused else f"'accept_changes=[{','.join(refused)}]'"
     assert fix in caught.value.fix
     assert ("accept_changes" in caught.value.fix) == ("model.dim" not in refused)
-    assert accepted_changes(changes, refused, "runs/a"), "what the message advises is accepted, and said"
+    assert accepted_changes(changes, refused, "runs/a"), "the advised changes must be accepted and printed"
 
 
 def test_what_is_advised_for_other_data_accepts_them_too() -> None:
-    """Regression: the advised accept_changes was refused once the data had been read."""
+    """Regression: the program refused the accept_changes that it had advised, after it had read the data."""
     changes = compare_configs(BEFORE, load_config(["dataset.train_shapes=30", "dataset.test_shapes=6"], TINY))
     with refusal("settings-changed", fix="'accept_changes=[dataset]'"):
         accepted_changes(changes, (), "runs/a")
@@ -72,7 +72,7 @@ def test_a_change_is_accepted_by_key_or_section() -> None:
     for accept in ("model.dim,seed", "model,seed", "all"):
         now = load_config(["model.dim=48", "seed=3", f"accept_changes='{accept}'"], TINY)
         assert len(accepted_changes(compare_configs(BEFORE, now), now.accept_changes, "runs/a")) == 2, accept
-    for accept in ("model", "mod,seed"):  # One of the two changed sections, and half of a name.
+    for accept in ("model", "mod,seed"):  # "model" leaves `seed` out, and "mod" is only part of a name.
         now = load_config(["model.dim=48", "seed=3", f"accept_changes='{accept}'"], TINY)
         with pytest.raises(RequestError):
             accepted_changes(compare_configs(BEFORE, now), now.accept_changes, "runs/a")
@@ -89,7 +89,7 @@ def test_a_setting_of_another_version_is_compared_as_it_stands() -> None:
 
 
 def test_every_setting_has_a_place_in_the_table() -> None:
-    """Otherwise a change of the setting is refused on resume, which is safe but a nuisance."""
+    """Otherwise a change of the setting is refused on resume, which is safe but inconvenient."""
     unlisted = [name for name in RunConfig.model_fields if name != "trainer" and rule_of(name) is UNLISTED]
     trainer = RunConfig.model_fields["trainer"].annotation.model_fields
     unlisted = [name for name in unlisted if not any(key.startswith(f"{name}.") for key in RULES)]

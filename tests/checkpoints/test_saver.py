@@ -20,7 +20,7 @@ from tests.saved import META
 
 
 class Scene:
-    """A saver of one rank and its disk: clearing `hold` stalls it between a checkpoint's last flush and its rename."""
+    """A saver of one rank and its disk; while `hold` is cleared, the disk stalls before it renames a checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         self.hold, self.refuse, self.warnings = threading.Event(), False, []
@@ -66,7 +66,7 @@ def test_what_is_due_while_a_stalled_disk_has_another_is_skipped_in_words(scene)
         scene.save(update)
     since = "is skipped: that of update 10 has been on its way to the disk for "
     assert [said.partition(since)[0] for said in scene.warnings] == [f"the checkpoint of update {n} " for n in (20, 21)]
-    assert threading.active_count() == threads, "one thread writes them all"
+    assert threading.active_count() == threads, "one thread must write all checkpoints"
     assert scene.kept == []
     scene.hold.set()
     scene.settle()
@@ -83,7 +83,7 @@ def progress_in(checkpoint) -> dict:
 
 @pytest.mark.parametrize(("metric", "leaving"), [(0.3, False), (None, True)], ids=["best", "last"])
 def test_the_best_and_the_last_wait_for_a_stalled_disk_and_say_so(scene, metric, leaving) -> None:
-    """The disk's speed must not affect which weights are selected."""
+    """If the saver skipped the best checkpoint, the disk's speed would decide which weights are selected."""
     scene.save(10, 0.9)
     scene.settle()
     scene.hold.clear()

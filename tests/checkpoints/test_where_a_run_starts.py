@@ -81,7 +81,7 @@ def test_a_checkpoint_that_is_named_is_damaged_or_is_not_there(folder) -> None:
     assert refused.value.fix == f"resume={folder.checkpoints}/update-000000002"
     with refusal("nothing-to-resume") as refused:
         start(folder, f"resume={folder.checkpoints}/lates")
-    assert refused.value.fix == f"resume={folder.checkpoints}/latest", "of this run, not of all"
+    assert refused.value.fix == f"resume={folder.checkpoints}/latest", "the fix must name this run's latest"
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -97,7 +97,7 @@ def test_best_and_latest_name_a_checkpoint_of_a_run(word: str, update: int, whol
 
 @pytest.mark.parametrize("resume", ["auto", "latest", "{}", "{}/checkpoints/update-000000002"])
 def test_only_the_run_itself_reads_its_checkpoints_whole(resume: str, folder) -> None:
-    """Sweeps and login nodes only start runs; each run reads its checkpoints itself."""
+    """A sweep or a login node only starts runs, so it does not read their checkpoints (`whole=False`)."""
     words = (f"output_path={folder.path.parent}", "run_id=run", f"resume={resume.format(folder.path)}")
     config = load_config(words, TINY)
     meta = META | {"config": config.model_dump(mode="json")}
@@ -110,7 +110,7 @@ def test_only_the_run_itself_reads_its_checkpoints_whole(resume: str, folder) ->
 
 
 def test_a_run_that_cannot_be_written_goes_on_in_a_copy(folder, monkeypatch) -> None:
-    """Regression: the error advised another output_path, which resumed in the old folder or started a new run."""
+    """Regression: the error advised another output_path, with which the old folder was resumed or a new run started."""
     checked = []
     monkeypatch.setattr(RunFolder, "check_writable", lambda self, elsewhere: checked.append(elsewhere))
     ResumeTarget(folder, None, 0).check_writable()
@@ -136,8 +136,8 @@ def test_without_the_checkpoints_that_the_history_tells_of_a_run_is_not_begun_an
     with refusal("no-intact-checkpoint"):
         start(folder, "resume=auto")
     folder.metrics.write_text(rows_text([ROW]))
-    assert start(folder, "resume=auto").checkpoint is None, "it was killed before its first checkpoint"
-    with refusal("nothing-saved-yet") as refused:  # Another code, since no checkpoint is damaged.
+    assert start(folder, "resume=auto").checkpoint is None, "a run without checkpoints must start at update 0"
+    with refusal("nothing-saved-yet") as refused:  # Not "no-intact-checkpoint": no checkpoint is damaged.
         start(folder, f"resume={folder.path}")
     hp, config, *words = shlex.split(refused.value.fix.partition("   ")[0])
     assert (hp, find_target(load_config(words, config)).folder) == ("--hp", folder)

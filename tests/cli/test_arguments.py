@@ -125,7 +125,7 @@ WRONG = {
 
 @pytest.fixture
 def called(monkeypatch) -> list[str]:
-    """Replace all commands with ones of the same signature that do nothing; return the names of those called."""
+    """Replace each command by a function that only records its name; return the list of recorded names."""
     names: list[str] = []
 
     def watched(name, command):
@@ -151,9 +151,9 @@ def test_no_wrong_line_runs_anything(called, monkeypatch, capsys) -> None:
             entry.dispatch(shlex.split(line))
         assert (caught.value.code, caught.value.fix) == (code, fix), line
         seen = shlex.split(str(caught.value.parts["seen"]))
-        assert 0 < len(seen) <= len(shlex.split(line)) + 2, f"{line}: no more than was typed, and the program's name"
+        assert 0 < len(seen) <= len(shlex.split(line)) + 2, f"{line}: `seen` must not have more words than were typed"
         assert called == [], line
-    assert "".join(capsys.readouterr()) == "", "only the refusal is printed, and by main"
+    assert "".join(capsys.readouterr()) == "", "dispatch must print nothing, because main prints the error"
     entry.dispatch(["train", "seed=1"])
     assert called == ["train"]
 
@@ -167,7 +167,7 @@ def test_every_word_is_handed_over_unchanged(monkeypatch, capsys) -> None:
         return 0
 
     monkeypatch.setitem(COMMANDS, "train", train)
-    # If an earlier test has imported torch, main leaves by os._exit, which would end pytest with 0.
+    # If another test has imported torch in this process, main exits by os._exit, which would end pytest with code 0.
     monkeypatch.setattr(entry, "_leave", sys.exit)
     nasty = ("a=1e-3", "b=0,1", "c={d: e}", "f=[1,2]", "g='$HOME `x` \"q\"'", "~h", "+i=None", "j=--k", "-", "", "True")
     with pytest.raises(SystemExit) as left:
@@ -207,11 +207,11 @@ def test_help_describes_every_word_and_flag(verb: str) -> None:
         lines = text.partition(shown)[2].partition("\n    -")[0].partition("\nFLAGS")[0].split("\n")
         assert [line for line in lines if line.strip() and not line.lstrip().startswith(("Type:", "Def"))], name
     assert "FIRE_METADATA" not in text
-    assert "-h, --hp" not in text, "-h is help"
+    assert "-h, --hp" not in text, "-h must show the help"
 
 
 def test_help_on_a_terminal_needs_no_pager(environ) -> None:
-    """By default, Fire shows help on stderr through $PAGER."""
+    """By default, Fire would show the help on stderr through $PAGER."""
     own = {**environ, "PAGER": "false", "TERM": "dumb", "PYTHONPATH": str(REPOSITORY)}
     code, said = converse([sys.executable, "-m", "noether", "report", "--help"], "", own)
     assert (code, "noether report - Write a run's report.html again" in said) == (0, True), said
@@ -255,7 +255,7 @@ def test_what_is_bound_is_what_was_typed(data) -> None:
     words = needed + [f"k{place}=1" for place in range(data.draw(strategies.integers(0, 3)) if variadic else 0)]
     flags, parts, settings_typed = {}, [[word] for word in words], []
     for name, kind in flags_of(command).items():
-        if name == "module":  # The words after it belong to the module.
+        if name == "module":  # All words after this flag belong to the module.
             continue
         form = data.draw(strategies.sampled_from(["", f"--{name}", f"--{name.replace('_', '-')}"]))
         if form and kind is bool:

@@ -1,4 +1,4 @@
-"""The commands as a user types them: help, mistakes, plans, dry runs."""
+"""The commands as a user types them: help, mistakes, plans and dry runs."""
 
 import json
 import os
@@ -67,7 +67,7 @@ LIGHT = {
               "cancel runs/none", "train acelerator=cpu",
               "train devices=2 accelerator=cpu trainer.effective_batch_size=63"],
 }  # fmt: skip
-"""Packages, and the command lines that must not import them."""
+"""Command lines, by the packages that they must not import."""
 
 
 def test_answers_that_need_no_torch_never_import_it(environ) -> None:
@@ -112,7 +112,7 @@ def test_mistakes_end_with_2_and_the_line_to_change(arguments, way_out, noether,
     assert "Traceback" not in done.out + done.err
     assert way_out in done.err
     assert "  expected  " in done.err or "  fix  " in done.err
-    assert not list(tmp_path.glob("runs/*")), "a request that is refused leaves no run folder"
+    assert not list(tmp_path.glob("runs/*")), "a refused command must leave no run folder"
 
 
 FORBIDDEN = {
@@ -128,7 +128,7 @@ FORBIDDEN = {
 def test_what_this_user_may_not_enter_is_named_without_a_traceback(arguments, environ, tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
-    # Root may enter any folder unless it gives up its capabilities.
+    # Unless root gives up its capabilities, it may enter any folder.
     plain = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
     words = [argument.format(closed=closed) for argument in arguments]
     done = run_to_end([*plain, sys.executable, "-m", "noether", *words], environ)
@@ -179,7 +179,7 @@ def test_a_dry_run_says_what_it_takes_and_leaves_nothing(devices, noether, tmp_p
 
 @pytest.mark.parametrize("name", ["train", "plan", "noether"])
 def test_the_entry_point_reads_its_own_name(name, environ, tmp_path: Path) -> None:
-    """In the image every verb is a link to entrypoint.py."""
+    """In the image, each subcommand is also a program: a link to entrypoint.py with the subcommand's name."""
     program = tmp_path / name
     program.symlink_to(REPOSITORY / "entrypoint.py")
     words = {"train": ["--dry-run", "acelerator=1"], "plan": ["--json"], "noether": ["plan", "--json"]}[name]
@@ -202,7 +202,7 @@ IN_CODE_OF_OTHERS = {
 
 @pytest.mark.parametrize(("name", "text", "number"), IN_CODE_OF_OTHERS.values(), ids=IN_CODE_OF_OTHERS)
 def test_a_signal_that_comes_in_the_code_of_others_leaves_as_itself(name, text, number, tmp_path, monkeypatch) -> None:
-    """Regression: the signal was reported as a module that cannot be imported, or a mesh that cannot be read."""
+    """Regression: the error said that a module cannot be imported, or that a mesh cannot be read."""
     lay(tmp_path, {name: text})
     monkeypatch.chdir(tmp_path)
     for reader in ("meshio.read", "noether.physics.cases.mesh_blocks._opened_by_vtk"):
@@ -216,7 +216,7 @@ def test_a_signal_that_comes_in_the_code_of_others_leaves_as_itself(name, text, 
 
 @pytest.mark.slow
 def test_a_command_that_used_torch_leaves_without_waiting_for_its_threads() -> None:
-    """The threads of an open process group would abort or hang the interpreter's exit, and lose the exit code."""
+    """Threads of an open process group could abort the interpreter or keep it from exiting with the right code."""
     thread = "threading.Thread(target=time.sleep, args=(60,)).start()"
     imports = "import threading, time, torch\nfrom noether.cli.entry import _leave\n"
     code = f"{imports}{thread}; print('said', end=''); _leave(2)"
@@ -274,4 +274,4 @@ def test_the_help_of_one_setting_has_its_type_and_default(name: str, says: str, 
     first, _, *uses = capsys.readouterr().out.splitlines()
     assert first == f"{name}: {says}"
     assert [line for line in uses if "configs/" in line] == uses
-    assert bool(uses) == (name in ("trainer.max_epochs", "schedule.warmup")), "what a file sets, and the default"
+    assert bool(uses) == (name in ("trainer.max_epochs", "schedule.warmup")), "only settings of files"

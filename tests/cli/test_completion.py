@@ -1,4 +1,4 @@
-"""Completion: the candidates for each word, in the shells themselves, with only the standard library."""
+"""Completion needs only the standard library, and offers the right candidates in bash, zsh and fish."""
 
 import re
 import sys
@@ -66,7 +66,7 @@ def test_only_the_standard_library_is_imported(environ) -> None:
         "roots = {name.partition('.')[0] for name in sys.modules}\n"
         "print(sorted(roots - set(sys.stdlib_module_names) - {'noether', '__main__'}), file=sys.stderr)"
     )
-    # -S, because path files of other packages may import any module.
+    # With -S, no path file (.pth) is read: those of other packages may import any module.
     done = run_to_end([sys.executable, "-S", "-c", script], {**environ, "PYTHONPATH": str(REPOSITORY)}, limit_s=60)
     assert "trainer.max_epochs=" in done.stdout
     assert done.stderr == "[]\n"
@@ -109,7 +109,7 @@ START = {
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", START)
 def test_a_shell_completes_what_is_typed(shell: str, on_path: dict[str, str], folder: Path) -> None:
-    """Press Tab after each line; then quote and print the line, to see how the shell has completed it."""
+    """Press Tab after each line, then let the shell print the completed line."""
     arguments, setup = START[shell]
     lines = [f"{typed}\t\x01print -r -- '<\x05>'\n" if shell == "zsh" else f"{typed}\t\x01printf '%s\\n' '<\x05>'\n"
              for typed, _, _ in TYPED.values()]  # fmt: skip

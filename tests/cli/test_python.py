@@ -1,4 +1,4 @@
-"""The commands called from Python: keywords as settings, refusals, the end of a run, and the search for classes."""
+"""The commands called from Python: keywords as settings, refused calls, the end of a run, and a user's own classes."""
 
 import math
 import pkgutil
@@ -39,7 +39,7 @@ class Nested(Follow):
 
 @pytest.fixture
 def project(tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a user's folder, which is this process's working directory."""
+    """Return a user's folder, and make it the working directory."""
     for name, value in {**environ, "PYTHONPATH": str(REPOSITORY), "XDG_STATE_HOME": str(tmp_path / "state")}.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "swing.py").write_text(f"import noether\n{SWING}{STOPS}")
@@ -82,7 +82,7 @@ def test_words_and_keywords_make_one_line(words: Any, settings: dict[str, Any], 
 
 
 class Mine:
-    """A class of a notebook, once its module is __main__."""
+    """A class that a notebook defines; the test sets its module to __main__."""
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_a_run_that_stops_fails_or_trains_inside_itself(project: Path, capsys, m
     began = time.monotonic()
     with refusal("run-failed", seen="ValueError: of my own") as failed:
         noether.train(hp="swing.yaml", task={"kind": "swing.Fails"}, run_id="fails", **SHORT)
-    assert time.monotonic() - began < 50, "what the run has left behind was waited for"
+    assert time.monotonic() - began < 50, "the call waited for a thread that the run has left behind"
     assert failed.value.exit_code == 1
-    assert "ValueError: of my own" in capsys.readouterr().out  # The traceback is printed, also in a notebook.
+    assert "ValueError: of my own" in capsys.readouterr().out  # A notebook, too, shows the traceback.
     with refusal("train-inside-a-rank"):
         noether.train(hp="swing.yaml", task={"kind": "swing.Nested"}, **SHORT)
 
@@ -155,7 +155,7 @@ def test_a_run_with_classes_of_ones_own_loads_from_anywhere(project: Path, monke
 
 @pytest.mark.slow
 def test_the_page_runs_from_its_first_block_to_its_last(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run everything except the part on Slurm, which tests/launch/slurm/test_python.py runs."""
+    """The code on Slurm is left out; tests/launch/slurm/test_python.py runs it."""
     shutil.copytree(REPOSITORY / "examples", project / "examples")
     monkeypatch.delitem(sys.modules, "examples", raising=False)  # Other tests have a module of that name.
     frame = types.SimpleNamespace(json_normalize=lambda rows: rows)

@@ -24,7 +24,7 @@ from noether.config.sweep import expand_sweep
 from noether.jobs.job import describe_job
 
 KINDS: dict[str, dict[str, list[str]]] = {}
-"""By heading of typed.txt: the lines to type, each with its fixes; a final ~ marks a fix with a placeholder."""
+"""The fixes of each typed line, by heading of typed.txt. A final "~" means that the last fix has a placeholder."""
 for row in Path(__file__).with_name("typed.txt").read_text().splitlines():
     if re.match(r"# .*[.]$", row):
         typed = KINDS.setdefault(row, {})
@@ -72,7 +72,7 @@ def refused(words: Sequence[str]) -> RequestError:
 
 
 def shown_fix(error: RequestError) -> str:
-    """Return the first fix, without the remark that follows six spaces."""
+    """Return the first fix of an error, without the remark that six spaces separate from it."""
     return re.split(r" {6}|\n", error.fix)[0]
 
 
@@ -88,18 +88,18 @@ def with_fix(words: Sequence[str], error: RequestError) -> list[str]:
         return typed[1:]
     if typed[0] == "sbatch":
         return ["lint", *typed[1:]]
-    if typed[0] in ("mv", "python"):  # It renames or converts the file.
+    if typed[0] in ("mv", "python"):  # The fix renames or converts the file.
         subprocess.run(fix.replace("python", sys.executable, 1), shell=True, check=True)
         return [re.sub(r"\.(toml|json)$", ".yaml", word) for word in words]
-    if ": {" in fix:  # It is the new content of the file.
+    if ": {" in fix:  # The fix is the new content of the file.
         Path(words[-1]).write_text(fix)
         return list(words)
     named = error.summary.split(" is not a run")[0]
-    if len(typed) == 1 and named in words:  # It is a path to use instead.
+    if len(typed) == 1 and named in words:  # The fix is another path.
         return [typed[0] if word == named else word for word in words]
     if typed[0] == "ls":
         return typed
-    if typed[0] == "--hp" or error.code == "no-configuration-file":  # It replaces the file that was typed.
+    if typed[0] == "--hp" or error.code == "no-configuration-file":  # The fix names another file.
         words = _without(words, lambda word: _key(word) == "hp")
         words = [word for word in words if not word.endswith((".yaml", ".yml"))]
     seen = [error.seen.split(" (")[0], *shlex.split(error.seen.replace("'", "").split(" (")[0])]
@@ -111,7 +111,7 @@ def with_fix(words: Sequence[str], error: RequestError) -> list[str]:
 
 
 def _without(words: Sequence[str], is_gone) -> list[str]:
-    """Return the words for which `is_gone` is false; a removed flag takes its value with it."""
+    """Return the words for which `is_gone` is false; the value of a removed flag is removed, too."""
     kept, queue = [], list(words[1:])
     while queue:
         word = queue.pop(0)
@@ -145,7 +145,7 @@ def trained(train_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def workspace(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Change to the folder of the runs, with functions that would start work replaced; return the folder."""
+    """Change to the folder of the runs, and replace the functions that would start a long task by stubs."""
     monkeypatch.chdir(trained)
     monkeypatch.syspath_prepend(trained)
     for place in ("training.evaluate_command", "physics.export.command", "physics.predict.shape_request"):
@@ -164,8 +164,8 @@ def test_the_fix_that_is_shown_works_when_it_is_typed(kind: str, workspace: Path
         for fix in fixes[: fixes.index("~") if "~" in fixes else None]:
             error = refused(words)
             assert shown_fix(error) == fix, line
-            assert "put should" not in str(error), "a sentence of pydantic's"
-            assert error.code != "unknown-key" or error.expected.count(",") < 12, "a list that nobody reads"
+            assert "put should" not in str(error), "the error has a sentence of pydantic"
+            assert error.code != "unknown-key" or error.expected.count(",") < 12, "the list of keys is too long"
             words = words if "~" in fixes else with_fix(words, error)
         if "~" not in fixes:
             run_line(words)
@@ -176,7 +176,7 @@ def test_what_other_programs_call_a_setting_is_one() -> None:
     named = {name: line.partition(" ")[0].partition("=") for name, line in other_words()[0].items()}
     others = {name for name, (setting, equals, _) in named.items() if equals and setting not in known}
     assert {named[name][0] for name in others} == {"slurm.slurm_additional_parameters.WORD", "+experiment/mnist"}
-    assert {*named} & {*settings()} == set(), "settings of these names could not be typed wrongly"
+    assert {*named} & {*settings()} == set(), "a mistyped name must not be a setting"
     assert {*other_words()[1]} - known == set()
 
 

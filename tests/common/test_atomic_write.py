@@ -1,4 +1,4 @@
-"""Files are written atomically or grow by whole records, even if removed while open; JSON has no NaN."""
+"""Files are written atomically, or record by record even if they are removed while open; JSON contains no NaN."""
 
 import json
 

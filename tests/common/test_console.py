@@ -1,4 +1,4 @@
-"""The console shows no control characters of any text, and survives a closed pipe and a disk that refuses the log."""
+"""The console removes control characters from all text, and survives a closed pipe and a failing disk."""
 
 import errno
 import io

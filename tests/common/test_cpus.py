@@ -1,4 +1,4 @@
-"""The number of CPUs that a process may use, and of threads for each rank."""
+"""The number of CPUs that a process may use, and the number of threads for each rank."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Default variables are set in the image and in a scheduler's job, and nowhere else."""
+"""noether sets default environment variables in the image and in a scheduler's job, and nowhere else."""
 
 import os
 from pathlib import Path
@@ -56,7 +56,7 @@ TRAPS = {
 
 @pytest.mark.parametrize(("lay", "why"), TRAPS.values(), ids=TRAPS.keys())
 def test_a_folder_that_others_laid_is_not_used(lay, why, tmp_path, capsys) -> None:
-    """Such a folder is dangerous, because files in a compiler's cache are executed."""
+    """It would be dangerous, because torch runs the files in a compiler's cache."""
     trap = tmp_path / f"noether-{os.getuid()}"
     if lay is _of_another_user and os.getuid():
         pytest.skip("only root can give a folder away")

@@ -1,4 +1,4 @@
-"""Settings are composed as Hydra does it, or refused with the line to change."""
+"""Settings are composed as by Hydra; an invalid one is refused with the line to change."""
 
 import os
 from itertools import pairwise
@@ -141,9 +141,9 @@ def test_the_documented_configurations_are_found_from_anywhere(tmp_path: Path, m
             load_config(hp=absent)
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "train.yaml").write_text("defaults: [/train_shapenet, _self_]\n")
-    assert load_config(hp="configs/train.yaml").dataset.kind == "shapenet_car"  # the user's file comes first
+    assert load_config(hp="configs/train.yaml").dataset.kind == "shapenet_car"  # a user's file wins over ours
     (tmp_path / "configs" / "train.yaml").write_text("defaults: [/train, _self_]\nseed: 9\n")
-    assert load_config(hp="configs/train.yaml").seed == 9  # the user's file may include ours
+    assert load_config(hp="configs/train.yaml").seed == 9  # a user's file may include our file of that name
 
 
 def test_a_missing_file_names_its_nearest_neighbour(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A setting with control characters cannot break out of its line in a script or its row in a table."""
+"""A setting with control characters stays within its line of a script and its row of a table."""
 
 import pytest
 

@@ -54,7 +54,7 @@ LISTS = {
 
 @pytest.fixture
 def mine(tmp_path: Path):
-    """Return a function that writes a settings file beside its own groups and composes it with more words."""
+    """Return a function that writes a user's settings file and groups, and composes the file with more overrides."""
     lay(tmp_path, GROUPS)
 
     def composed(content: str, words: list[str] | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""If batch and length are `auto`, they follow from the prepared cases."""
+"""If the batch size and the length are `auto`, they are chosen from the prepared cases."""
 
 import json
 
@@ -10,7 +10,7 @@ from noether.physics.cases.recipe import choose_recipe
 
 
 def prepared(folder, training: int, validation: int = 0, sets: tuple[str, ...] = ("volume",)) -> str:
-    """Write only the `dataset.json` of a prepared folder; return the setting that names the folder."""
+    """Write a prepared folder that contains only `dataset.json`; return the setting that names the folder."""
     names = [f"case_{number}" for number in range(training + validation)]
     splits = {"train": names[:training], "validation": names[training:], "test": []}
     about = {"splits": splits, "fields": {f"{name}_p": {"set": name} for name in sets}}

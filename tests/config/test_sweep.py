@@ -1,4 +1,4 @@
-"""A sweep's lists of values become the same runs as with Hydra."""
+"""The lists of values of a sweep produce the same runs as with Hydra."""
 
 import pytest
 

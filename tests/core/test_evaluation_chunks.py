@@ -81,7 +81,7 @@ class ComplexModel(nn.Module):
 
 
 def test_metrics_and_fields_are_of_the_same_predictions() -> None:
-    """Complex values keep their imaginary part, and counts stay counts."""
+    """In both, complex values keep their imaginary part and integers stay integers."""
     measured: list[dict[str, torch.Tensor]] = []
     as_it_is = dict.fromkeys(("prepare", "to_physical"), lambda tensors: tensors)
     task = SimpleNamespace(**as_it_is, compares_samples=False)

@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 class Images:
-    """Ten images with their classes, in the form that `as_` names."""
+    """Ten images with their classes; `as_` names the form in which a sample returns them."""
 
     def __init__(self, split: str, root: object, as_: str = "tensors") -> None:
         self.as_ = as_
@@ -129,7 +129,7 @@ class Cars:
 
 
 class OneTensor(nn.Module):
-    """An image model as in most libraries: a tensor in, a tensor out."""
+    """An image model like those of most libraries: it takes a tensor and returns a tensor."""
 
     def __init__(self, classes: int = 3) -> None:
         super().__init__()
@@ -155,12 +155,12 @@ class OnlyLoss(Task):
 
 
 def other(base: type[Task] = OnlyLoss, **members: object) -> type[Task]:
-    """Return a subclass of a task with these members."""
+    """Return a subclass of the task `base` with further members."""
     return type("Other", (base,), members)
 
 
 def scored_by(score) -> type[Task]:
-    """Return a task with an accuracy beside its loss, computed from the predictions."""
+    """Return a task whose metrics are its loss and an accuracy, which `score` computes from the logits."""
     return other(metrics=lambda self, p, batch: {**OnlyLoss.metrics(self, p, batch), "accuracy": score(p["logits"])})
 
 
@@ -256,7 +256,7 @@ MISTAKES = {
 
 
 def start(overrides: list[str], world_size: int = 1) -> bool | None:
-    """Do what a rank does before its first update, without a process group; return whether samples are compared."""
+    """Do what a rank does before its first update, without a process group; return `compares_samples` of the task."""
     config = load_config(overrides)
     trainer, precision = config.trainer, Precision("float32", "cpu")
     with code_granted(config.own_code()):
@@ -299,7 +299,7 @@ def test_a_sampler_draws_each_epoch_by_the_seed_alone() -> None:
     order, again = (training_order(by_chance, [1, 3, 5, 7, 9], 2, seed=3) for _ in range(2))
     uses = [key for update in range(12) for key in order.global_batch(update)]
     assert uses == [key for update in range(12) for key in again.global_batch(update)]
-    assert [key.epoch for key in uses] == list(range(24)), "each use of a sample has random numbers of its own"
+    assert [key.epoch for key in uses] == list(range(24)), "each use of a sample must have its own random numbers"
     assert (order.samples, order.updates_per_epoch) == (8, 4)
     assert {key.sample for key in uses} <= set(range(5))
     assert len({tuple(key.sample for key in uses[first : first + 8]) for first in (0, 8, 16)}) == 3
@@ -372,7 +372,7 @@ def test_a_task_that_only_has_a_loss_is_scored_by_it() -> None:
 
 
 def by_loss(score, **members: object) -> type[Task]:
-    """Return a task whose loss is a function of the logits (B, 3) and the batch."""
+    """Return a task whose loss is `score`, a function of the logits (B, 3) and the batch."""
     return other(loss=lambda self, predictions, batch: score(predictions["logits"], batch), **members)
 
 
@@ -417,7 +417,7 @@ COMPARES = {
 @pytest.mark.parametrize("task", COMPARES)
 def test_a_loss_that_is_no_mean_over_samples_is_found(task: str) -> None:
     assert start(own_task(task)) == COMPARES[task]
-    assert start([*IMAGES, f"model.kind={HERE}.Centred"]), "under a task of ours"
+    assert start([*IMAGES, f"model.kind={HERE}.Centred"]), "it must be found with a task of noether, too"
 
 
 ACROSS, BY_RANK, ALL = "trainer.across_ranks=gather", "trainer.across_ranks=per_rank", "trainer.max_batch_size=null"

@@ -1,4 +1,4 @@
-"""The float32 precision on GPUs, and the settings advised when memory is full. No GPU is needed."""
+"""The precision of float32 products on GPUs, and the settings advised when memory is full. No GPU is needed."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def test_the_setting_decides_on_a_gpu(wanted: bool) -> None:
     assert chosen.weights == torch.float32
     assert torch.backends.cuda.matmul.allow_tf32 is wanted
     assert torch.backends.cudnn.allow_tf32 is wanted
-    # After use of the newer interface, torch would refuse this query, which its compiler makes.
+    # torch's compiler makes this query. torch refuses it once the precision was set by `fp32_precision`.
     assert torch.get_float32_matmul_precision() == ("high" if wanted else "highest")
 
 

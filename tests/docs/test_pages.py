@@ -1,4 +1,4 @@
-"""Every block of the pages parses, every documented command is found, and docs/errors.md holds every message."""
+"""Every code block of the pages parses, every documented command exists, and docs/errors.md lists every message."""
 
 import ast
 import inspect

@@ -16,7 +16,7 @@ from sharing import in_every_push
 from torch.distributed import TCPStore
 
 LIMIT_S = 60
-"""The promised time limit; the default of --timeout leaves room for a slow start."""
+"""The promised time limit. The default of --timeout is shorter, because starting the program takes time."""
 
 
 def by_check(report: dict) -> dict[str, dict]:
@@ -24,7 +24,7 @@ def by_check(report: dict) -> dict[str, dict]:
 
 
 def ranks_environ(rank: int, world: int, port: int, master: str = "127.0.0.1") -> dict[str, str]:
-    """Return the variables that a launcher of single processes sets."""
+    """Return the variables that a launcher sets for one rank."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
     return {"MASTER_ADDR": master} | {name: str(number) for name, number in numbers.items()}
 
@@ -39,7 +39,7 @@ def test_alone_on_a_machine_that_works(noether, tmp_path: Path) -> None:
     assert "MB/s" in found["bandwidth"]["seen"]
     assert found["nccl"]["level"] in ("ok", "skipped")
     assert done.code == any(finding["level"] == "error" for finding in report["findings"])
-    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+    assert list(tmp_path.iterdir()) == [], "the doctor must leave no files behind"
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_ranks_take_part_and_rank_0_alone_speaks(environ, tmp_path: Path) -> Non
     for name in ("peers", "store", "gloo", "bandwidth", "host names", "agreement"):
         assert found[name]["level"] == "ok", found[name]
     assert found["peers"]["seen"].startswith("all 3 ranks")
-    # Ranks with equal findings share one; the free space on a disk may differ between them.
+    # Equal findings of several ranks are merged. Those on the output folder may differ, because they state free space.
     looked = [rank for finding in report["findings"] if finding["check"] == "output" for rank in finding["ranks"]]
     assert sorted(looked) == [0, 1, 2]
 
@@ -153,7 +153,7 @@ def test_a_peer_that_never_comes_is_named_in_time(noether) -> None:
     assert "ranks 2, 3 did not connect" in found["peers"]["seen"]
     assert "(node 1)" in found["peers"]["seen"]
     assert found["store"] | {"seen": ""} == found["store"] | {"seen": "", "level": "skipped"}
-    assert found["torch"]["level"] == "ok", "the host itself is examined all the same"
+    assert found["torch"]["level"] == "ok", "the host itself must be examined nevertheless"
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_an_occupied_port_is_named_on_both_sides(noether) -> None:
         assert f"port {port} is taken by another program" in found["port"]["seen"]
         assert found["port"]["fix"] == "unset MASTER_PORT"
         assert found["store"]["seen"] == "the ranks have not met"
-        # This program accepts the connection and never answers.
+        # This server accepts a connection and never answers.
         rank_1 = noether("doctor", "accelerator=cpu", "--timeout", "20", **ranks_environ(1, 2, port))
         assert f"port {port}: the program there does not answer as noether does" in " ".join(rank_1.err.split())
 
@@ -200,7 +200,7 @@ def test_a_refused_process_that_is_not_the_first_says_its_own_problems_alone(noe
 
 @pytest.mark.slow
 def test_what_hangs_before_any_check_is_ended(environ, tmp_path: Path) -> None:
-    """The hang simulates a configuration on an unresponsive file system."""
+    """The hang simulates a settings file on a file system that does not respond."""
     script = (
         "import time; from noether.checkpoints import run_settings; from noether.doctor.examine import doctor_here; "
         "run_settings.load_run_config = lambda *words: time.sleep(600); doctor_here((), None, 5, False)"

@@ -351,7 +351,7 @@ def test_a_whole_chain() -> None:
 def test_what_lies_behind_a_broken_link_is_skipped_with_the_reason(broken: str) -> None:
     found = chain(broken, {0: "no answer within 8 s", 2: "refused", 1: "no answer within 8 s"}, 3)
     assert found[broken].level == "error"
-    # The cause before its consequences.
+    # The rank that caused the failure comes first, before those that waited for it.
     assert found[broken].seen == "rank 2: refused; ranks 0, 1: no answer within 8 s"
     assert found["bandwidth"].seen == f"{broken} failed"
     assert found["bandwidth"].level == "skipped"
@@ -374,7 +374,7 @@ class NotSupported(Exception):
 
 
 class Table:
-    """A fake of pynvml and its driver with two GPUs: a hot one, and one that supports no query."""
+    """A fake of pynvml with two GPUs: the first is hot, and the second supports no query."""
 
     NVMLError = NotSupported
 
@@ -404,7 +404,7 @@ class Table:
             raise NotSupported(name)
 
         if name == "nvmlDeviceGetCurrentClocksEventReasons":
-            raise AttributeError(name)  # An older library lacks this name.
+            raise AttributeError(name)  # As in an older library, which lacks some names.
         return answer
 
 

@@ -1,4 +1,4 @@
-"""An update, an evaluation, a prediction and a snapshot on a simulated GPU: no waiting, no mixed devices.
+"""An update, an evaluation, a prediction and a snapshot on a simulated GPU never wait for it and never mix devices.
 
 Torch's FakeTensorMode gives tensors that have a device and a shape but no values. It needs a torch built for CUDA, but
 no driver. An operation that mixes devices raises an error. So does an operation that needs a value (`item`,
@@ -39,7 +39,7 @@ from noether.training.optimizers import build_optimizer
 from noether.training.update import Updater
 
 pytestmark = [
-    pytest.mark.skipif(torch.version.cuda is None, reason="torch for CPUs: `make fake-gpu` installs one for CUDA"),
+    pytest.mark.skipif(torch.version.cuda is None, reason="needs torch for CUDA, which `make fake-gpu` installs"),
     pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor"),
     pytest.mark.filterwarnings("error:.*Disabling autocast"),
 ]
@@ -54,7 +54,7 @@ PROBLEMS = {
     "published-upt": ["model=upt", POINTS],
     "classes": ["+experiment/mnist=convnet"],
 }
-# Operations that torch does not support without values: they change lists of tensors in place.
+# Operations that torch does not support on tensors without values. They change lists of tensors in place.
 WITHOUT_FAKE = {torch.ops.aten._fused_sgd_.default}
 SOURCE = str(Path(noether.__file__).parent)
 
@@ -70,7 +70,7 @@ class FakeGPU(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and args[0].device.type == "cpu":
-            return args[0].dtype.is_floating_point or args[0].dtype == torch.bool  # On the host, nothing waits.
+            return args[0].dtype.is_floating_point or args[0].dtype == torch.bool  # The host never waits for itself.
         if func in WITHOUT_FAKE:
             devices = {tensor.device for group in args if isinstance(group, list) for tensor in group}
             assert len(devices) == 1, f"{func} of tensors on {devices}"
@@ -95,7 +95,7 @@ class FakeGPU(TorchDispatchMode):
         self.waits[f"{what}, {where}"] += 1
 
     def place(self, value: Any, device: str = "cuda:0") -> Any:
-        """Return a nested value with its tensors replaced by ones on a GPU; replace those of a module in place."""
+        """Return a nested value with tensors on a fake GPU in place of its own; change a module in place."""
         if isinstance(value, nn.Module):
             for module in value.modules():
                 for name, own in module._parameters.items():
@@ -114,7 +114,7 @@ class FakeGPU(TorchDispatchMode):
 
     @contextmanager
     def running(self, patch: pytest.MonkeyPatch) -> Iterator["FakeGPU"]:
-        """Run a block on the simulated GPU: replace queries of the driver, and record copies of Python's numbers."""
+        """Run a block on the simulated GPU: replace queries of the driver, and record copies of Python numbers."""
         for name, stand_in in {
             "_lazy_init": lambda: None,
             "Event": _Event,
@@ -122,11 +122,11 @@ class FakeGPU(TorchDispatchMode):
             "is_bf16_supported": lambda *one: True,
         }.items():
             patch.setattr(torch.cuda, name, stand_in)
-        patch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)  # Else autocast is off.
+        patch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)  # Keeps autocast on.
         make = torch.tensor
 
         def new_tensor(like: Tensor, data: Any, dtype: torch.dtype | None = None) -> Tensor:
-            """Return torch's own result; under FakeTensorMode, torch would use cuda:0 instead of cuda:1."""
+            """Create the tensor on the device of `like`; under FakeTensorMode, torch would use cuda:0 for cuda:1."""
             return make(data, dtype=dtype or like.dtype, device=like.device)
 
         patch.setattr(Tensor, "new_tensor", self._noted(new_tensor, lambda args, options: args[0].device))
@@ -166,7 +166,7 @@ class _Event:
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory):
-    """Return a function that composes the settings of a small run."""
+    """Return a function that composes the settings of a small run from overrides."""
     output = tmp_path_factory.mktemp("fake")
 
     def compose(*words: str):
@@ -197,7 +197,7 @@ class OnFakeGPU:
         return TrainingState(self.model, ema, optimizer, self.precision.scaler(), self.task, Progress())
 
     def on_device(self, batch):
-        """Copy a batch as `to_device` does, but without page-locked memory, which needs a driver."""
+        """Copy a batch to the GPU as `to_device` does, but not through page-locked memory, which needs a driver."""
         return self.gpu.place(to_device(batch, torch.device("cpu"), self.precision.weights), str(self.device))
 
     def updater(self, state: TrainingState, patch: pytest.MonkeyPatch) -> Updater:
@@ -227,7 +227,7 @@ def test_no_update_waits_for_the_gpu(problem: str, precision: str, settings, mon
         updater = run.updater(state, monkeypatch)
         batches = [run.on_device(batch) for batch in run.batches]
         updater.update(batches[:1], 1e-3)
-        gpu.waits.clear()  # The first update places the tensors that later ones reuse.
+        gpu.waits.clear()  # The first update may wait, because it makes the tensors that later updates reuse.
         measured = updater.update(batches[1:], 1e-3)
         assert measured.loss.device == run.device
     assert dict(gpu.waits) == {}
@@ -244,7 +244,7 @@ def test_no_step_of_an_optimiser_waits_for_the_gpu(optimizer: str, settings, mon
     assert dict(gpu.waits) == {}
 
 
-# Without classification: its true classes are read first, because a wrong one would crash the process on a GPU.
+# Classification is left out: it reads the true classes first, because an invalid class would crash a process on a GPU.
 @pytest.mark.parametrize("problem", [name for name in PROBLEMS if name != "classes"])
 def test_an_evaluation_waits_for_its_metrics_alone(problem: str, settings, monkeypatch) -> None:
     run = placed(settings, *PROBLEMS[problem])
@@ -261,7 +261,7 @@ def test_an_evaluation_waits_for_its_metrics_alone(problem: str, settings, monke
 
 @pytest.mark.parametrize("device", ["cuda:0", "cuda:1"])
 def test_everything_stays_on_the_gpu_of_its_rank(device: str, settings, monkeypatch) -> None:
-    """A tensor created on "cuda", which means cuda:0, would meet those of cuda:1 here."""
+    """A tensor that is created on "cuda", which means cuda:0, would raise an error in the case of cuda:1."""
     run = placed(settings, "model=upt_small", POINTS, "trainer.ema_decay=0.99", device=device)
     with run.gpu.running(monkeypatch):
         state = run.state()

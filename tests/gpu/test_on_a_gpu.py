@@ -1,4 +1,4 @@
-"""Whole runs on this machine's GPUs. Without one they are skipped; NOETHER_REQUIRE_GPU=1 (`make gpu`) fails instead."""
+"""Whole runs on this machine's GPUs. Without a GPU they are skipped, or fail if NOETHER_REQUIRE_GPU=1 (`make gpu`)."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_one_gpu_trains(way: str, noether, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_gpu_and_the_cpu_learn_the_same(model: str, noether, tmp_path: Path) -> None:
-    """In float64, rounding matters little; only the order of sums differs."""
+    """In float64, the rounding errors, which come from sums in a different order, stay within the tolerance."""
     words = (f"model={model}", "trainer.precision=float64", "devices=1")
     ours = weights(trained(noether, tmp_path, "gpu", *words))
     cpu = weights(trained(noether, tmp_path, "cpu", *words, "accelerator=cpu"))
@@ -67,7 +67,7 @@ def test_a_gpu_and_the_cpu_learn_the_same(model: str, noether, tmp_path: Path) -
 
 
 def test_a_resumed_run_is_the_same_bit_for_bit(noether, tmp_path: Path) -> None:
-    """The rate is constant, because a cosine would differ for a run of half the length."""
+    """The learning rate is constant, because a cosine schedule depends on the length of the run."""
     words = ("devices=1", "trainer.deterministic=true", "schedule=constant")
     whole = trained(noether, tmp_path, "whole", *words)
     for updates in (2, 4):

@@ -1,6 +1,6 @@
-"""An engine, the docker image and the SIF, made once per session and removed at the end.
+"""Fixtures for a docker engine, the image and the SIF, which are made once per session and removed at its end.
 
-These tests run last (tests/sharing.py): the images are made while the other tests run.
+The tests that use them run last (tests/sharing.py), because the images are made while the other tests run.
 """
 
 import os
@@ -16,7 +16,7 @@ from images.making import CANNOT_FETCH, Finished, Making, are_required
 
 WAIT_S = 2400
 LONG = ("trainer.max_updates=100000", "trainer.checkpoint_every=null", "trainer.evaluate_every=null")
-"""Settings of a run that only a signal ends."""
+"""Settings of a run that lasts until a signal ends it."""
 ANY_SCRIPT = REPOSITORY / "tests/launch/slurm/any_script.py"
 FOLDER = REPOSITORY / "tests" / "images"
 
@@ -27,11 +27,11 @@ def session_making() -> Making:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Start making the images, if a selected test needs them and they are required."""
+    """Start making the images if ci/smoke requires them and a selected test needs them."""
     ours = [item for item in items if FOLDER in item.path.parents]
     wanted = [item for item in ours if "making" in getattr(item, "fixturenames", ())]
     for item in wanted:
-        item.add_marker(pytest.mark.timeout(WAIT_S))  # The first one waits for the image.
+        item.add_marker(pytest.mark.timeout(WAIT_S))  # The first test waits for the image.
     is_first = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0"
     if wanted and is_first and are_required() and not config.option.collectonly and not os.environ.get("NOETHER_IMAGE"):
         session_making().start()
@@ -39,11 +39,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def making() -> Making | None:
-    """Return the image builds of the session; None if NOETHER_IMAGE names an existing image."""
+    """Return the session's image builds, or None if NOETHER_IMAGE names an existing image."""
     if os.environ.get("NOETHER_IMAGE"):
         return None
     if not are_required():
-        pytest.skip("makes an image of 1 GB, for minutes: run ci/smoke, or name an image in NOETHER_IMAGE")
+        pytest.skip("making an image of 1 GB takes minutes: run ci/smoke, or name an image in NOETHER_IMAGE")
     return session_making()
 
 
@@ -56,7 +56,7 @@ def _require(what: str, done: Finished | None, *, may_skip: bool = False) -> Non
 
 @pytest.fixture(scope="session")
 def image_variables(making: Making | None) -> dict[str, str]:
-    """Return the exports of `ci/images env` once the image exists; this environment if NOETHER_IMAGE names one."""
+    """Return the variables of `ci/images env` once the image exists, or this environment if NOETHER_IMAGE is set."""
     if making is None:
         return dict(os.environ)
     _require("an engine", making.wait("check"))
@@ -66,7 +66,7 @@ def image_variables(making: Making | None) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def sif(making: Making | None, image_variables: dict[str, str]) -> Path:
-    """Return the image's SIF. Visibly skip if Debian sid, which changes, no longer provides its Apptainer."""
+    """Return the image's SIF. Skip the test if Debian sid no longer provides the packages of Apptainer."""
     if making is None:
         if not os.environ.get("NOETHER_SIF"):
             pytest.skip("no SIF: name one in NOETHER_SIF")
@@ -119,19 +119,19 @@ def built(image_variables: dict[str, str]) -> Iterator[Callable[[Path, str], Non
 
 @pytest.fixture
 def own(work: Path, user: int) -> dict[str, object]:
-    """Return the options of a container that works as `user` in `work`."""
+    """Return the options of a container that runs as `user` and works in the folder `work`."""
     return {"work": work, "user": f"{user}:{user}"}
 
 
 @pytest.fixture(scope="session")
 def user() -> int:
-    """Return a user id that no password file has; without root, this user's id, who owns the tests' files."""
+    """Return a user id that is in no password file or, without root, the id of this user, who owns the files."""
     return 4321 if os.geteuid() == 0 else os.geteuid()
 
 
 @pytest.fixture
 def work(tmp_path_factory: pytest.TempPathFactory, user: int) -> Path:
-    """Return a folder that belongs to `user`, to mount as the working directory."""
+    """Return a folder of `user`, which containers mount as their working directory."""
     folder = tmp_path_factory.mktemp("work")
     os.chown(folder, user, -1)
     folder.chmod(0o755)

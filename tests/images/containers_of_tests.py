@@ -18,7 +18,7 @@ TINY_INSIDE = "/tiny.yaml"
 
 @dataclass
 class Tracker:
-    """Starts containers of one image and remembers all of them."""
+    """Starts containers of one image, and remembers them so that they can be removed."""
 
     client: docker.DockerClient
     image: str
@@ -31,7 +31,7 @@ class Tracker:
         return ended
 
     def start(self, *command: str, **options: Any) -> Container:
-        """Start a container; `work` is a folder of this machine, mounted as its working directory."""
+        """Start a container. The option `work` is a folder of this machine to mount as its working directory."""
         mounts = {str(TINY): {"bind": TINY_INSIDE, "mode": "ro"}, **options.pop("volumes", {})}
         if work := options.pop("work", None):
             mounts[str(work)] = {"bind": "/work", "mode": "rw"}
@@ -41,7 +41,7 @@ class Tracker:
         return container
 
     def wait(self, container: Container, limit_s: float = 200) -> Finished:
-        """Wait for a container's end; return its exit code and output. Fail after `limit_s` without new output.
+        """Wait for a container's end; return its exit code and output. Fail if it prints nothing for `limit_s`.
 
         A limit on the whole run would depend on the load of the machine.
         """
@@ -74,7 +74,7 @@ class Tracker:
 
 
 def tiny(name: str, *overrides: str, train: Sequence[str] = ("train",)) -> list[str]:
-    """Return the command of a tiny run of this name in the working directory's `runs`."""
+    """Return the command of a tiny run with this name, which writes to `runs` in the working directory."""
     return [*train, "--hp", TINY_INSIDE, f"run_id={name}", *overrides]
 
 

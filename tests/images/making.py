@@ -21,13 +21,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 STEPS = ("check", "build", "apptainer", "sif")
-CANNOT_FETCH = 3  # Exit code of `ci/images apptainer` if Debian sid's packages are not available.
+CANNOT_FETCH = 3  # Exit code of `ci/images apptainer` if Debian sid lacks the packages.
 IMAGES = Path(__file__).resolve().parents[2] / "ci" / "images"
 Finished = subprocess.CompletedProcess[str]
 
 
 def are_required() -> bool:
-    """Return whether ci/smoke requires the images to be made; then a missing tool is a failure."""
+    """Return whether ci/smoke requires the images to be made, so that a missing tool is a failure."""
     return os.environ.get("NOETHER_SMOKE") == "1"
 
 
@@ -35,9 +35,9 @@ class Making:
     """The steps of `ci/images`, run in turn by a separate process that records each result."""
 
     def __init__(self, flavour: str, session: int) -> None:
-        """`session` is the process id of the test session, whose workers share the images."""
+        """Name the steps of a test session by its process id `session`: all its workers share the images."""
         kept = os.environ.get("NOETHER_IMAGES_STATE")
-        # A short path for the sockets, and on a disk, because a memory file system is too small.
+        # The path is short because it contains sockets, and on a disk because a memory file system is too small.
         self.state = Path(kept or f"/var/tmp/noether-images-{session}")
         self._is_kept = kept is not None
         self._session = session
@@ -49,13 +49,13 @@ class Making:
         return self._notes.exists()
 
     def start(self) -> None:
-        # Readable, because ordinary users start Apptainer and the SIF from it.
+        # Every user may read the folder, because ordinary users start Apptainer and the SIF from it.
         self.state.mkdir(mode=0o755, parents=True, exist_ok=True)
         self._notes.mkdir()
         subprocess.run([sys.executable, __file__, str(self._notes), str(self._session), *self._command], check=True)
 
     def wait(self, step: str, limit_s: float = 900) -> Finished | None:
-        """Wait for a step's end and return its result; None past the limit."""
+        """Wait for a step's end; return its result, or None after the limit."""
         note, deadline = self._notes / f"{step}.json", time.monotonic() + limit_s
         while not note.exists():
             if time.monotonic() > deadline:
@@ -69,7 +69,7 @@ class Making:
         return dict(re.findall(r"^export (\w+)=(.*)$", said.replace("$PATH", os.environ["PATH"]), re.MULTILINE))
 
     def end(self) -> None:
-        """Stop unfinished steps, end the engine, and remove everything unless NOETHER_IMAGES_STATE gave the folder."""
+        """Stop unfinished steps and the engine. Remove all files unless NOETHER_IMAGES_STATE names their folder."""
         if not (self._notes / f"{STEPS[-1]}.json").exists():
             self._stop()
         if not self._is_kept:
@@ -77,9 +77,9 @@ class Making:
         shutil.rmtree(self._notes)
 
     def _stop(self) -> None:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # Never started, or already ended.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # The maker was never started, or has ended.
             maker = int((self._notes / "pid").read_text())
-            os.killpg(maker, signal.SIGTERM)  # Also ends the client or debootstrap that it waits for.
+            os.killpg(maker, signal.SIGTERM)  # This also ends the program that the maker waits for.
             deadline = time.monotonic() + 60
             while time.monotonic() < deadline:
                 os.killpg(maker, 0)
@@ -87,7 +87,7 @@ class Making:
 
 
 def make(notes: Path, owner: int, command: Sequence[str]) -> None:
-    """Run the steps and record each result; stop if the test session has ended."""
+    """Run the steps in turn and record each result; stop if the test session has ended."""
     for step in STEPS:
         if not Path(f"/proc/{owner}").exists():
             _call([*command, "clean"])
@@ -103,7 +103,7 @@ def _call(command: Sequence[str]) -> Finished:
 
 
 def _detach(notes: Path) -> None:
-    """Continue in a new session whose parent is no longer the caller."""
+    """Continue in a process that is no longer a child of the caller and has its own session."""
     if os.fork():
         os._exit(0)
     os.setsid()

@@ -39,10 +39,10 @@ def tiny(name: str, *overrides: str) -> list[str]:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """Return a folder that Apptainer mounts (the working directory) and that every user can write to."""
+    """Return the working directory, which Apptainer mounts and every user can write to."""
     folder = tmp_path / "work"
     folder.mkdir()
-    # The session and pytest keep their folders private.
+    # By default, only this user can enter the folders of the session and of pytest.
     for above in (tmp_path, *(one for one in tmp_path.parents if one.is_relative_to(tempfile.gettempdir()))):
         above.chmod(0o755)
     (folder / "tiny.yaml").write_text(TINY.read_text())
@@ -62,9 +62,9 @@ def test_it_says_how_it_is_used_and_what_it_is(run_sif) -> None:
 
 
 def test_an_ordinary_user_trains_with_a_hostile_home(run_sif, work) -> None:
-    """The host's home is mounted: a torch in ~/.local or on PYTHONPATH must not be imported."""
+    """Apptainer mounts the host's home, but a torch in ~/.local or on PYTHONPATH must not be imported."""
     if os.geteuid():
-        pytest.skip("becomes another user, which only root can")
+        pytest.skip("only root can become another user")
     home = work / "home"
     for folder in (home / ".local/lib/python3.11/site-packages", work / "evil"):
         folder.mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_the_root_is_read_only(run_sif) -> None:
 
 
 def test_a_signal_reaches_the_trainer(sif, image_variables, work) -> None:
-    """The signal is sent to apptainer alone, as srun sends it to its task."""
+    """Only the process of apptainer gets the signal, as under srun."""
     log = work / "said"
     words = tiny("signalled", *LONG)
     with log.open("w") as file:

@@ -34,7 +34,7 @@ def inside(sif: Path, image_variables: dict[str, str], cache, tmp_path):
 
 
 def test_cleanenv_is_refused_by_its_name(slurm: Slurm, inside, tmp_path) -> None:  # noqa: F811
-    """Without SLURM_* each of the four tasks would train alone, on the same device, into a separate folder."""
+    """Without the variables SLURM_*, each of four tasks would train alone into its own folder, on the same device."""
     words, variables = inside
     command = words("alone", flags=("--cleanenv",))
     done = slurm.srun("-N2", "--ntasks-per-node=2", "-t3", *command, limit_s=200, **variables)
@@ -50,7 +50,7 @@ def test_a_submitted_job_learns_in_its_container_what_one_process_learns(
     by_one,
     tmp_path,
 ) -> None:
-    """`noether submit slurm.container=noether.sif`, from a login node that has noether and the image."""
+    """Run `noether submit slurm.container=noether.sif` on a login node that has noether and the image."""
     _, variables = inside
     settings = ["devices=null", "output_path=runs", "run_id=submitted", *PROOF]
     mounts = ",".join(map(str, (TINY.parent, variables["XDG_CACHE_HOME"])))
@@ -63,5 +63,5 @@ def test_a_submitted_job_learns_in_its_container_what_one_process_learns(
     job = json.loads(folder.job.read_text())
     state = slurm.wait(int(job["job"]), limit_s=300)
     assert state == "COMPLETED", Path(job["output"]).read_text()
-    assert json.loads(folder.environment.read_text())["image"], "it ran in the image"
+    assert json.loads(folder.environment.read_text())["image"], "the job must run in the image"
     check_learned(folder, "slurm", 4, by_one)

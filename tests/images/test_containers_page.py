@@ -1,7 +1,7 @@
 """Every command of docs/containers.md works.
 
-The commands are run as written. Small programs named docker and apptainer remove what cannot run here (GPUs, a build
-that downloads), insert the image under test, and make the data and the model small.
+The commands run as written. Small programs named docker and apptainer take the place of the real ones: they skip the
+build, which would download, leave GPUs out, insert the image under test, and make the data and the model small.
 """
 
 import json
@@ -52,7 +52,7 @@ def test_the_page_has_every_way() -> None:
 
 @pytest.fixture(scope="module")
 def documented_name(image: str, engine_client) -> Iterator[None]:
-    """Tag the image with the name that the page uses, for commands that query the engine."""
+    """Tag the image with the name that the page uses, because some commands pass this name to the engine."""
     engine_client.images.get(image).tag("noether", "latest")
     yield
     if image != "noether:latest":
@@ -61,7 +61,7 @@ def documented_name(image: str, engine_client) -> Iterator[None]:
 
 @pytest.fixture
 def workplace(documented_name: None, image: str, image_variables: dict[str, str], tmp_path: Path) -> Workplace:
-    """Return a user's folder with the project's files, and an environment with the programs on the PATH."""
+    """Return a user's folder with the project's files, and an environment whose PATH has the small programs first."""
     folder, programs = tmp_path / "user", tmp_path / "bin"
     folder.mkdir()
     programs.mkdir()
@@ -110,7 +110,7 @@ def test_docker_s_commands(workplace, containers) -> None:
     for line in lines:
         process = begin(line, workplace)
         if "node_rank=0" in line:
-            first = (line, process)  # The two machines start at the same time.
+            first = (line, process)  # The commands of both machines run at the same time.
             continue
         finish(line, process)
         if first is not None:

@@ -1,4 +1,4 @@
-"""Training under docker: in a mounted folder, cut off from the host, stopped and resumed, in a user's project."""
+"""Training under docker: in a mounted folder, isolated from the host, stopped and resumed, and in a user's project."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def test_a_run_in_a_mounted_folder_is_the_caller_s_and_is_resumed(containers, wo
 
 
 def test_any_script_runs_on_two_ranks(containers, own) -> None:
-    """PYTHONPATH finds the script, and its arguments reach it."""
+    """The script is a module that Python finds through PYTHONPATH; it gets its arguments."""
     given = {"volumes": {str(ANY_SCRIPT): {"bind": "/site/own.py"}}, "environment": {"PYTHONPATH": "/site"}}
     done = containers.run("run", "accelerator=cpu", "devices=2", "-m", "own", "join", **given, **own, code=0)
     assert done.out.count("of 2 on ") == 2, done.out + done.err
@@ -57,7 +57,7 @@ def test_a_signal_reaches_the_trainer_through_tini(containers, work, own) -> Non
 
 
 def test_docker_s_own_shared_memory_is_too_small_for_loader_workers(containers, work, own) -> None:
-    """Docker's default is 64 MiB, with which torch's workers would die of "Bus error" during the first epoch."""
+    """With docker's default of 64 MiB, torch's workers would die of "Bus error" during the first epoch."""
     refused = containers.run(*tiny("small", "num_workers=2"), **own, code=2)
     assert "64 MiB" in refused.err
     assert "--shm-size=" in refused.err
@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_written_offers_no_mount_of_the_host(containers,
 
 
 PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
-"""Packages of pure Python, copied from this Python for the image's."""
+"""Packages in pure Python, which are copied from this environment because the image lacks them."""
 
 
 def lend_pytest(folder: Path) -> None:

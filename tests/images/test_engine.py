@@ -1,4 +1,4 @@
-"""Our own engine builds reproducibly and, once removed, leaves the machine's firewall unchanged."""
+"""The engine that ci/images starts builds reproducibly, and its removal restores the machine's firewall."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from images.making import IMAGES, Making, are_required
 
 pytestmark = pytest.mark.nightly
 
-# In its own network namespace, so that neither the machine's firewall nor another engine is affected.
+# The script runs in its own network namespace, so that it changes neither the machine's firewall nor another engine.
 SCRIPT = """
 set -eu
 ip link set lo up
@@ -48,14 +48,14 @@ def test_the_firewall_is_as_before(engine_packages: None) -> None:
         before, during, after = (Path(f"{state}.{when}").read_text() for when in ("before", "during", "after"))
     assert "DOCKER-USER" in during
     assert "-P FORWARD DROP" in during
-    # Both the earlier rules and a rule that someone added meanwhile stay.
+    # The firewall keeps its original rules, and the rule that the script added while the engine ran.
     assert sorted(after.splitlines()) == sorted([*before.splitlines(), "-A INPUT -s 10.9.7.0/24 -j ACCEPT"])
 
 
 def content(client, name: str) -> dict:
     """Return the content of an image: the digests of its layers, and its settings.
 
-    The image's own digest is left out: BuildKit before 0.11 includes the time of the build in it.
+    The image's own digest is left out, because with BuildKit before 0.11 it depends on the time of the build.
     """
     found = client.images.get(name).attrs
     return {"layers": found["RootFS"]["Layers"], "settings": found["Config"]}

@@ -1,6 +1,6 @@
-"""The image on a simulated GPU, and on this machine's GPUs if a container can see one.
+"""The image on a simulated GPU, and on this machine's GPUs if a container can see a GPU.
 
-With NOETHER_REQUIRE_GPU=1, for a GPU runner, the tests fail where they would otherwise be skipped.
+With NOETHER_REQUIRE_GPU=1, which a runner with a GPU sets, the tests fail where they would otherwise be skipped.
 """
 
 import json
@@ -20,7 +20,7 @@ from images.containers_of_tests import tiny  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-# The image has no pytest; this machine's is mounted, since it is pure Python.
+# The image has no pytest. The pytest of this machine is pure Python, so it can be mounted.
 SPECS = [find_spec(name) for name in ("pytest", "_pytest", "py", "pluggy", "iniconfig")]
 PYTEST = [Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin) for spec in SPECS]
 PROBE = "import torch; print(torch.cuda.device_count())"
@@ -28,7 +28,7 @@ PROBE = "import torch; print(torch.cuda.device_count())"
 
 @pytest.mark.nightly
 def test_an_update_traced_on_a_gpu_that_does_not_exist(containers, work, own) -> None:
-    """tests/gpu/test_fake_gpu.py passes in the image with CUDA; without CUDA it is skipped for a single reason."""
+    """In an image with CUDA, tests/gpu/test_fake_gpu.py passes; in one without, all skipped tests give one reason."""
     mounts = {path: path.name for path in PYTEST} | {REPOSITORY / "tests" / "gpu": "tests/gpu"}
     containers.run(
         *("-m", "pytest", "--quiet", "-p", "no:cacheprovider", "--rootdir=/more", "--junitxml=/work/results.xml"),
@@ -49,7 +49,7 @@ def test_an_update_traced_on_a_gpu_that_does_not_exist(containers, work, own) ->
 
 @pytest.fixture
 def gpu_options(containers, own) -> dict:
-    """Return the options of a container that has every GPU."""
+    """Return the options of a container that can use every GPU."""
     gpus = docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])
     options = {"device_requests": [gpus], "ipc_mode": "host", **own}
     try:

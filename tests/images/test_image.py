@@ -23,13 +23,13 @@ from images.containers_of_tests import tiny
 pytestmark = pytest.mark.slow
 
 SIZE_LIMIT = {"cpu": 1.40e9, "cu130": 6.5e9}
-"""Maximum bytes of an unpacked image; 0.27 GB of it are VTK. Raising a limit makes growth visible in a diff."""
-# The ENV of the image; no setting that a user tunes, since under Apptainer it would override the host's export.
+"""Maximum size of an unpacked image in bytes; VTK takes 0.27 GB of it. If an image grows, this line must change."""
+# The ENV of the image has no variable that users set: under Apptainer, it would override the host's value.
 GPU_ENV = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 ENV = {
     "cpu": {},
     "cu130": GPU_ENV | {"NVIDIA_REQUIRE_CUDA": "cuda>=13.0"},
-    # Drivers of CUDA 12.0 support 12.6: minor-version compatibility.
+    # By CUDA's minor-version compatibility, drivers of CUDA 12.0 support CUDA 12.6.
     "cu126": GPU_ENV | {"NVIDIA_REQUIRE_CUDA": "cuda>=12.0"},
 }
 NASTY = [
@@ -48,7 +48,7 @@ def main():
 
 @pytest.fixture(scope="module")
 def echo(tmp_path_factory) -> Path:
-    """Return a replacement of noether's package for the image's programs; it prints their names and arguments."""
+    """Return a package to mount in place of noether; with it, the image's programs print their names and arguments."""
     package = tmp_path_factory.mktemp("echo") / "noether"
     cli = package / "cli"
     cli.mkdir(parents=True)
@@ -88,7 +88,7 @@ def test_apptainer_hands_over_every_word_as_it_is(program: str, sif, image_varia
 def test_each_command_is_a_program_of_the_image(containers) -> None:
     commands = {verb: verb for verb in verbs() if " " in verb}
     commands |= {name: verb for name, verb in programs().items() if verb in verbs()}
-    # Through env, because export is a builtin of the shell.
+    # `env` starts the program `export`; the shell would run its own builtin.
     script = "; ".join(f"env {command} --help | sed -n 2p" for command in commands)
     done = containers.run("-c", script, entrypoint=["sh"])
     said = [f"{line} " for line in done.out.splitlines()]
@@ -104,7 +104,7 @@ def test_the_image_says_what_it_was_made_from(containers) -> None:
     assert labels["org.opencontainers.image.version"] == noether.__version__
     assert labels["org.opencontainers.image.base.digest"].startswith("sha256:")
     assert datetime.fromisoformat(labels["org.opencontainers.image.created"])
-    assert labels["org.opencontainers.image.source"], "unknown in a clone of a folder"
+    assert labels["org.opencontainers.image.source"], "the label must have a text, if only unknown"
     assert labels["org.opencontainers.image.revision"] not in ("", "unknown")
     env = dict(line.split("=", 1) for line in settings["Env"])
     assert env.pop("PATH").startswith("/opt/venv/bin:")
@@ -146,7 +146,7 @@ def test_bytecode_is_there_and_is_not_checked_against_sources(containers) -> Non
         "    print(int.from_bytes(pathlib.Path(path).read_bytes()[4:8], 'little'))\n"
     )
     done = containers.run("-c", script, entrypoint=["/opt/venv/bin/python3", "-I"])
-    assert done.out.split() == ["1", "1"], done.err  # PEP 552: hash-based, check_source not set.
+    assert done.out.split() == ["1", "1"], done.err  # By PEP 552, 1 means hash-based and unchecked.
 
 
 def zombies(container) -> list[str]:
@@ -155,7 +155,7 @@ def zombies(container) -> list[str]:
 
 
 def test_the_first_process_reaps_what_others_leave(containers, own) -> None:
-    """If a shell ends before its child, PID 1 inherits the child."""
+    """If a shell ends before its child, the child becomes one of PID 1."""
     container = containers.start(*tiny("orphans", *LONG), **own)
     containers.wait_for_output(container, "\nupdate ")
     assert container.exec_run(["cat", "/proc/1/comm"]).output.decode().strip() == "tini"
@@ -184,7 +184,7 @@ def test_a_new_cache_volume_can_be_written(containers) -> None:
 
 @pytest.mark.nightly
 def test_an_image_with_one_more_package(containers, built, tmp_path) -> None:
-    """Build the Dockerfile of docs/containers.md, with its package in a folder, since a build here reaches no index."""
+    """Build the Dockerfile of docs/containers.md. Its package comes from a folder, because the build has no network."""
     page = (REPOSITORY / "docs" / "containers.md").read_text()
     (text,) = re.findall(r"^```dockerfile\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     (package,) = re.findall(r"pip install .* (\w+)$", text, re.MULTILINE)
@@ -213,7 +213,7 @@ PROVIDER = (
     "import ctypes, glob; (library,) = glob.glob('/usr/lib/*/libibverbs/libmlx5-*.so'); ctypes.CDLL(library); "
     "assert open('/etc/libibverbs.d/mlx5.driver').read()"
 )
-# Each part, and a command that works only with it.
+# Parts of the image, each with a command that works only if the part is there.
 PARTS = {
     "pyvista, and its readers of VTK": f'{PYTHON} "{MESH}"',
     "uvicorn": f'{PYTHON} "import uvicorn, noether.watch.serve"',

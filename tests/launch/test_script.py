@@ -23,7 +23,7 @@ from tests.launch.detect.placing import step
 from tests.refusal import refusal
 
 CPU = ["run", "--accelerator", "cpu", "--devices"]
-# A script whose data set, checkpoint and worker processes need objects from `__main__`.
+# A script whose data set, checkpoint and worker processes need objects that `__main__` defines.
 WHOLE = """
 import atexit, dataclasses, io, json, multiprocessing, os, pickle, sys, typing, weakref
 import numpy, torch, torch.distributed as dist
@@ -152,7 +152,7 @@ def test_a_script_is_main(noether, tmp_path: Path, files: dict[str, str], words:
 
 @pytest.mark.parametrize("words", ["t.py", "-m given.t"])
 def test_python_path_is_a_script_s_in_the_image_too(environ, tmp_path: Path, words: str) -> None:
-    """PYTHONPATH comes after the image's own packages: Apptainer passes the host's value, which may contain a torch."""
+    """PYTHONPATH comes after the image's packages: Apptainer passes the host's value, which may contain a torch."""
     lay(tmp_path, {"t.py": GIVEN, "p/given/t.py": GIVEN, "p/own.py": "", "p/torch.py": "raise SystemExit('hidden')"})
     command, environ = [sys.executable, "-Ic", IN_IMAGE, *CPU, "2", *words.split()], environ | {"PYTHONPATH": "p"}
     done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)

@@ -16,7 +16,7 @@ from noether.project.create import create_here, package_name, template_files
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the programs of a new virtual environment, with noether from a wheel of this checkout.
+    """Return the folder of programs of a new virtual environment, where a wheel of this checkout is installed.
 
     A path file makes this environment's packages importable there, except the editable noether; installing the packages
     again would take minutes.
@@ -48,7 +48,7 @@ def run(program: Path, *words: str, cwd: Path, environ: dict[str, str]) -> str:
 @pytest.mark.timeout(900)
 def test_a_new_project_trains_and_its_test_passes_in_a_fresh_environment(fresh: Path, environ, tmp_path: Path) -> None:
     where = run(fresh / "python", "-Ic", "import noether; print(noether.__file__)", cwd=tmp_path, environ=environ)
-    assert where.startswith(str(fresh.parent)), "not the noether of this checkout"
+    assert where.startswith(str(fresh.parent)), "noether must come from the wheel, not from this checkout"
     run(fresh / "noether", "init", "heat-rod", cwd=tmp_path, environ=environ)
     project = tmp_path / "heat-rod"
     run(fresh / "noether", "train", "--hp", "settings.yaml", "--dry-run", cwd=project, environ=environ)
@@ -83,7 +83,7 @@ def test_the_job_is_what_submit_writes(noether, tmp_path: Path) -> None:
     printed = noether(*words, cwd=project, code=0).out.replace(f"{sys.executable} -m noether", "noether")
     first = f"# Written by noether {' '.join(words)}. To start it: sbatch job.sbatch"
     lines = ["#!/bin/bash", first, *printed.splitlines()[2:]]
-    assert (project / "job.sbatch").read_text().splitlines() == lines, "write the template again, by its second line"
+    assert (project / "job.sbatch").read_text().splitlines() == lines, "make it again as its second line says"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ JOB = {"SLURM_JOB_ID": "13"}
 
 
 def elsewhere(folder: RunFolder, **changes) -> None:
-    """Change the holder's host."""
+    """Rewrite the record of the attempt that has the lease, as if the attempt ran on another host."""
     write_record(folder.attempt, {**parse_record(folder.attempt), "host": "n9", **changes})
 
 
@@ -65,7 +65,7 @@ def test_a_stale_start_of_a_requeued_job_is_refused_at_once(folder) -> None:
     elsewhere(folder)
     with refusal("stale-start", seen="requeue 1 of job 13; requeue 2 has"):
         take_lease(folder, {**JOB, "SLURM_RESTART_COUNT": "1"})
-    assert take_lease(folder, {"SLURM_JOB_ID": "14"}).own.number == 2, "another job begins to count anew"
+    assert take_lease(folder, {"SLURM_JOB_ID": "14"}).own.number == 2, "the requeues of another job are counted from 0"
 
 
 def test_a_second_start_on_one_host_is_refused_while_the_first_lives(folder) -> None:
@@ -99,11 +99,11 @@ def save(folder: RunFolder, updates: int) -> None:
 def test_starts_are_told_with_how_far_each_came(folder) -> None:
     record_attempt(folder, 1, 0, "n1")
     save(folder, 4)
-    record_attempt(folder, 2, 4, "n2")  # The first was killed: it had reached the update at which the second began.
+    record_attempt(folder, 2, 4, "n2")  # Attempt 1 was killed, at the latest after update 4.
     record_outcome(folder, 2, 9, "SIGTERM")
     record_attempt(folder, 3, 9, "n1")
     with folder.attempts.open("a") as file:
-        file.write('{"number": 3, "last')  # Killed while writing its last record.
+        file.write('{"number": 3, "last')  # Attempt 3 was killed while it wrote this record.
     record_attempt(folder, 4, 9, "n1")
     rows = [(row.number, row.start_update, row.last_update, row.outcome) for row in read_attempts(folder)]
     assert rows == [(1, 0, 4, "killed"), (2, 4, 9, "SIGTERM"), (3, 9, 9, "killed"), (4, 9, None, None)]
@@ -119,7 +119,7 @@ def test_starts_that_end_before_their_ranks_meet_count(folder) -> None:
 
 
 def writes(lease, folder: RunFolder):
-    """Return every way in which an attempt may write to its run's folder, by name."""
+    """Return functions, by name, that write to a run's folder in each way in which an attempt may write."""
     checkpoint = folder.checkpoints / "update-000000004"
     return {
         "record": lambda: write_record(folder.result, {"of": "the older"}, lease),
@@ -158,7 +158,7 @@ def test_a_start_that_comes_too_late_leaves_the_run_to_the_one_that_has_it(momen
 @pytest.mark.parametrize("act", ["record", "history", "checkpoint", "drop", "publish"])
 @pytest.mark.parametrize("moment", ["before-it", "after-its-look"])
 def test_a_start_that_has_lost_the_run_changes_nothing(act, moment, folder, monkeypatch) -> None:
-    """At "after-its-look", the attempt is frozen after the check, while another takes the run and trains to the end."""
+    """In "after-its-look", the attempt is frozen after its check, while another attempt takes the run and trains."""
     older = take_lease(folder, JOB)
     save(folder, 4)
     elsewhere(folder)
@@ -200,7 +200,7 @@ def test_an_older_start_learns_from_either_file_that_it_has_lost_the_run(folder)
     with pytest.raises(FencedError):
         older.check()
     newer.check()
-    assert read_attempt(folder) == newer.own, "written again"
+    assert read_attempt(folder) == newer.own, "the newer attempt's record must be restored"
     folder.attempt.unlink()
     newer.check()
     folder.attempts.unlink()
@@ -234,7 +234,7 @@ def test_a_folder_that_is_gone_under_its_run_is_not_made_again(leave, told, tmp_
     if told == "its disk":
         (tmp_path / "runs" / "moved").rename(run.path)
         file.log({"kind": "training", "update": 2})
-        assert [row["update"] for row in read_metrics(run.metrics)] == [1, 2], "the row was held back"
+        assert [row["update"] for row in read_metrics(run.metrics)] == [1, 2], "the row must be kept"
 
 
 @pytest.mark.slow
@@ -261,4 +261,4 @@ def test_an_attempt_of_another_host_is_seen_before_a_start_decides(folder, monke
     for number in range(1, 5):
         host = f"n{1 + (number - 1) % 2}"
         decided = attempts_so_far(folder)
-        assert take_lease(folder, {}, after=decided).own.number == number, "each was killed"
+        assert take_lease(folder, {}, after=decided).own.number == number, "the last attempt was killed"

@@ -1,4 +1,4 @@
-"""The program, the image and the machine that a run records."""
+"""The facts that a run records about the program, the image and the machine."""
 
 import ast
 import compileall
@@ -57,7 +57,7 @@ def test_the_driver_s_version(text: str, version: str, tmp_path) -> None:
 
 def test_the_version_of_the_nccl_that_torch_needs(monkeypatch) -> None:
     needs = ["filelock", 'nvidia-nccl-cu13==2.28.9; platform_system == "Linux"']
-    assert nccl_version(["filelock", "nvidia-nccl-cu99"]) is None  # This package is not installed.
+    assert nccl_version(["filelock", "nvidia-nccl-cu99"]) is None  # No such package is installed.
     monkeypatch.setattr("noether.runs.provenance.version", {"nvidia-nccl-cu13": "2.28.9"}.__getitem__)
     assert nccl_version(needs) == "2.28.9"
     assert nccl_version(["filelock"]) is None
@@ -83,7 +83,7 @@ def test_the_sources_that_learn_are_known_wherever_they_lie(place: str, tmp_path
     own = {"own_model", "own_parts", "own_parts.blocks"}
     assert own | {"noether.core.data.order"} <= first.keys()
     assert not any(name.startswith(("noether.runs", "noether.config", "colorsys", "json")) for name in first)
-    shutil.copytree(tmp_path / "first", other)  # With the __pycache__ that the first import left.
+    shutil.copytree(tmp_path / "first", other)  # This includes the __pycache__ of the first import.
     expected = first
     if place == "archive":
         other = Path(shutil.make_archive(str(other), "zip", other))

@@ -101,7 +101,7 @@ def test_what_is_not_a_number_is_none(value) -> None:
     "content", [b"\xff\xfe", b"3\n", b'{"records.number": "x"}\n', b'{"records.number": 1, "start_update": null}\n']
 )
 def test_damaged_attempts_neither_stop_a_run_nor_its_requeue(content, tmp_path) -> None:
-    """Regression: after SIGTERM the exit code was 1 instead of 75, and the job was not requeued."""
+    """Regression: after SIGTERM, the run exited with 1 instead of 75, so its job was not requeued."""
     folder = RunFolder(tmp_path)
     folder.attempts.write_bytes(content)
     record_attempt(folder, 2, 4, "n1")

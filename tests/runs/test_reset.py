@@ -79,7 +79,7 @@ def test_a_start_that_comes_between_looking_and_moving_keeps_its_run(folder: Run
     ids=["torchrun", "requeued", "another-job"],
 )
 def test_a_requeued_job_goes_on_with_its_own_start_alone(environ, own: bool, folder: RunFolder) -> None:
-    """If a job was requeued before it trained, its next start still replaces the earlier run."""
+    """With --reset, a requeued job continues the run of its first attempt instead of starting the run over again."""
     take_lease(folder, {"SLURM_JOB_ID": "7"}).release(75)
     assert is_own_attempt(folder, environ) is own
 

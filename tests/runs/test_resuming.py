@@ -1,4 +1,4 @@
-"""A resumed run has its own settings, changed by any settings typed with resume=."""
+"""A resumed run has the settings with which it began, and those that the user types after resume=."""
 
 import os
 import shlex
@@ -46,11 +46,11 @@ def test_a_resumed_run_keeps_its_settings_but_for_what_is_typed(resume: str, tmp
     config = load_run_config(words, None)
     assert (config.seed, config.model.kind) == (7, "transformer")
     assert config.trainer.max_updates == 20
-    assert config.accept_changes == (), "what was accepted once is accepted once"
+    assert config.accept_changes == (), "accept_changes must hold for one resume only"
 
 
 def test_a_name_in_runs_beside_a_folder_of_that_name_keeps_its_settings(tmp_path: Path, monkeypatch) -> None:
-    """Regression: two lookups of the name disagreed, and a checkpoint was resumed with another run's settings."""
+    """Regression: the name was looked up twice with different results, so a run got the settings of another run."""
     monkeypatch.chdir(tmp_path)
     make_run(Path("runs"), "cars")
     Path("cars").mkdir()
@@ -62,7 +62,7 @@ def test_a_name_in_runs_beside_a_folder_of_that_name_keeps_its_settings(tmp_path
     ("inside", "resume"), [("checkpoints", "update-000000004"), ("checkpoints/update-000000004", "."), (".", ".")]
 )
 def test_inside_a_run_its_settings_are_its_own_too(inside: str, resume: str, tmp_path: Path, monkeypatch) -> None:
-    """Regression: the run's checkpoint was found from there, but the default settings were used."""
+    """Regression: inside a run's folder, the checkpoint was found, but the default settings were used."""
     monkeypatch.chdir(make_run(tmp_path, "cars").path / inside)
     config = load_run_config([f"resume={resume}"], None)
     assert (config.seed, config.output_path) == (7, tmp_path)
@@ -103,12 +103,12 @@ def test_a_settings_file_that_is_named_counts(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("seed: 3\n")
     config = load_run_config([f"resume={run.path}"], str(mine))
-    assert (config.seed, config.output_path) == (3, tmp_path), "the run stays where it lies"
+    assert (config.seed, config.output_path) == (3, tmp_path), "the run must stay in its folder"
 
 
 @pytest.mark.parametrize("hp", [None, TINY], ids=["own", "hp"])
 def test_a_run_does_not_go_on_in_another_folder(hp: Path | None, tmp_path: Path) -> None:
-    """Regression: the run resumed in its own folder, and errors of that disk were blamed on the other folder."""
+    """Regression: the run resumed in its own folder, but errors of this folder's disk named the other folder."""
     run = make_run(tmp_path, "cars")
     with refusal("resumed-by-another-name", fix="leave output_path=elsewhere out"):
         load_run_config([f"resume={run.path}", "output_path=elsewhere"], str(hp) if hp else None)
@@ -116,7 +116,7 @@ def test_a_run_does_not_go_on_in_another_folder(hp: Path | None, tmp_path: Path)
 
 @pytest.mark.parametrize(("resume", "hp"), [("{}", None), ("latest", None), ("{}", TINY)], ids=["run", "latest", "hp"])
 def test_a_run_does_not_go_on_under_another_name(resume: str, hp: Path | None, tmp_path: Path) -> None:
-    """Regression: the run resumed in its own folder, and the new name was ignored."""
+    """Regression: the run resumed in its own folder, and its new name was ignored."""
     run = make_run(tmp_path, "cars")
     words = [f"resume={resume.format(run.path)}", f"output_path={tmp_path}"]
     with refusal("resumed-by-another-name") as refused:
@@ -137,7 +137,7 @@ def test_a_name_with_spaces_and_commas_is_continued_by_the_printed_line(tmp_path
 @pytest.mark.parametrize("file", ["gone", "cut-off", "of-a-start-that-saved-nothing"])
 @pytest.mark.parametrize("resume", ["{run}", "{run}/checkpoints/update-000000006"])
 def test_the_settings_in_the_checkpoint_count_where_config_yaml_makes_no_run_of_it(file, resume, tmp_path) -> None:
-    """Regression: the defaults were used, or the refusal suggested the line just typed."""
+    """Regression: the default settings were used, or the error suggested the very line that it had refused."""
     run = make_run(tmp_path, "cars")
     config = load_config([*OWN, f"output_path={tmp_path}", "run_id=cars"])
     meta = META | {"config": config.model_dump(mode="json")}
@@ -152,7 +152,7 @@ def test_the_settings_in_the_checkpoint_count_where_config_yaml_makes_no_run_of_
     assert find_target(config, whole=False).folder == run
     assert checkpoints_here(str(run.path), verify=False, prune=True, keep=None, yes=False, as_json=True) == 0
     assert runs_under(tmp_path, {}) == [run]
-    if file != "of-a-start-that-saved-nothing":  # Evaluation reads config.yaml, since a user may have edited it.
+    if file != "of-a-start-that-saved-nothing":  # A user may edit config.yaml for an evaluation.
         assert choose_model(WantedModel(str(run.path), "latest", None, trust=False)).config.seed == 7
 
 

@@ -1,4 +1,4 @@
-"""`noether status`, `logs` and `cancel`: the state of runs, their output, and how they are stopped."""
+"""`noether status`, `logs` and `cancel` show the state and the output of runs, and stop them."""
 
 import json
 import os
@@ -139,13 +139,13 @@ def test_a_process_is_recorded_and_its_number_alone_does_not_count(tmp_path: Pat
     assert not list(tmp_path.rglob(".attempt-*"))
     write_json(folder.attempt, newer := {**OF_JOB, "id": "b"})
     lease.release(1)
-    assert parse_record(folder.attempt) == newer, "a start that has lost the run says nothing of it"
+    assert parse_record(folder.attempt) == newer, "an attempt that has lost the run must not record its own end"
 
 
 def test_the_job_of_a_task() -> None:
     assert job_of_task({}) is None
     assert job_of_task(job := {"SLURM_JOB_ID": "12"}) == "12"
-    # The last element of an array has the array's own id; requeueing that id would restart all elements.
+    # The last task of a job array has the id of the array, and to requeue this id would restart all tasks.
     assert job_of_task({**job, "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}) == "12_3"
 
 
@@ -178,7 +178,7 @@ def test_a_local_run_is_shown_read_and_stopped(start, noether, tmp_path: Path) -
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder of fake Slurm commands: squeue gives job 12 the state in `state`, scancel removes the job."""
+    """Return a folder of fake Slurm commands. The file `state` has the state of job 12; scancel removes this file."""
     line = chr(31).join(("12", "$(cat state)", "1:00", "None", "cars", "", ""))
     for name, text in {
         "sbatch": "",
@@ -198,7 +198,7 @@ TOLD = {"RUNNING": f"--signal={JOB_STOP_SIGNAL} 12", "PENDING": "12", "REQUEUE_H
 def test_a_job_that_has_begun_is_told_to_save_and_one_that_waits_is_removed(state: str, told: str, slurm: Path) -> None:
     folder = folder_with(slurm / "run", {"job.json": {"job": "12"}, "result.json": {}})
     lease = take_lease(folder, {"SLURM_JOB_ID": "12"}, is_task=True)
-    record_meeting(folder, lease.own.number)  # cancel needs no more: an attempt that only evaluates writes no plan.
+    record_meeting(folder, lease.own.number)  # No plan is needed: an evaluation writes none.
     (slurm / "state").write_text(state)
     assert cancel_run(str(folder.path)) == 0
     assert (slurm / "told").read_text() == f"{told}\n"

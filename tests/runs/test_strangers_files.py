@@ -62,7 +62,7 @@ def put(way: str, path: Path) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("way", WAYS)
 def test_whatever_reads_a_run_folder_passes_over_what_is_no_plain_file(way: str, tmp_path: Path) -> None:
-    """status, cancel, report, logs and watch read through these functions."""
+    """The commands status, cancel, report, logs and watch read with these functions."""
     folder = RunFolder(tmp_path / "run")
     shutil.copytree(RUN, folder.path)
     for name in (*FILES, *MORE):
@@ -73,7 +73,7 @@ def test_whatever_reads_a_run_folder_passes_over_what_is_no_plain_file(way: str,
     assert run_state(folder, {}).state == "lost" or way in ("a link to a file", "eight terabytes")
     assert len(read_run(folder).troubles) >= 5
     assert log_files(folder, None) == ([folder.logs / "rank-0.log"] if way == "eight terabytes" else [])
-    if way != "eight terabytes":  # A log may have any size: only its end is read.
+    if way != "eight terabytes":  # A log of any size is read, but only its end.
         assert _log_end(folder.logs / "rank-0.log") == []
     with pytest.raises(RequestError):
         read_dumped(folder.config)
@@ -169,7 +169,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("owner", [0, 65534], ids=["own", "a stranger's"])
 @pytest.mark.parametrize(("made", "make"), MAKERS.items(), ids=MAKERS)
 def test_a_folder_that_is_a_strangers_link_is_not_written_to(owner, made, make, tmp_path: Path, monkeypatch) -> None:
-    """The link takes the place of a new run in a group's folder, or of a folder inside a run."""
+    """A link may replace a folder in a run, or a new run in a folder that several users share."""
     monkeypatch.setattr(time, "time", lambda: 9.0)
     link, elsewhere = tmp_path / "link", tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -182,7 +182,7 @@ def test_a_folder_that_is_a_strangers_link_is_not_written_to(owner, made, make, 
 
 @pytest.mark.timeout(100)
 def test_the_commands_end_at_a_folder_of_pipes(noether, tmp_path: Path) -> None:
-    """Regression: one such folder blocked everyone's `noether status`."""
+    """Regression: if a run folder contained a pipe, `noether status` waited forever for every user."""
     for name in ("sound", strange := "\x1b[31mstrange"):
         shutil.copytree(RUN, tmp_path / "runs" / name)
     for name in (*FILES[1:], *MORE, "checkpoints/update-000000002/meta.json"):

@@ -1,4 +1,4 @@
-"""Another user's run folder does not run code without permission, and its settings do not read secrets."""
+"""Code that another user's run folder names does not run without permission, and its settings cannot read secrets."""
 
 import json
 import os
@@ -28,7 +28,7 @@ CHECKPOINT = Path("checkpoints") / "update-000000002"
 
 
 def settings_of(model: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return the settings of a run with this package's own components and another model."""
+    """Return the settings of a run with components of noether, except its model."""
     return {**yaml.safe_load((RUN / "config.yaml").read_text()), "model": model, **more}
 
 
@@ -54,7 +54,7 @@ def approved(folder: RunFolder, *, trust: bool = False) -> list[str]:
 
 
 def test_our_own_components_need_no_trust(home: Path, tmp_path: Path) -> None:
-    mark_own(run_with(tmp_path, OWN), CODE)  # So this user has a key.
+    mark_own(run_with(tmp_path, OWN), CODE)  # This makes a key for the user.
     (tmp_path / "run" / MARK).unlink()
     assert approved(RunFolder(tmp_path / "run")) == []
 
@@ -69,7 +69,7 @@ def test_a_run_of_this_user_is_trusted(home: Path, tmp_path: Path) -> None:
 def test_a_run_that_was_unpacked_here_is_not(home: Path, tmp_path: Path) -> None:
     folder = run_with(tmp_path, CODE)
     mark_own(folder, CODE)
-    moved = json.dumps(json.loads((folder.path / MARK).read_text()) | {"folder": "/tmp"})  # Another one.
+    moved = json.dumps(json.loads((folder.path / MARK).read_text()) | {"folder": "/tmp"})  # Signed for another folder.
     for signature in ("{}", '{"signature": "0"}', "[", "[]", "[" * 100_000, '{"signature": null}', moved):
         (folder.path / MARK).write_text(signature)
         with refusal(seen="model.kind=os.system") as refused:
@@ -107,9 +107,9 @@ def test_a_file_of_another_user_is_not(home: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        "slurm_lint.finding.run",  # subprocess.run, which that module imports
+        "slurm_lint.finding.run",  # the module imports subprocess.run
         "noether.common.dotted_path.load_object",
-        REGISTRY["upt"],  # our own class, but not by its registry name
+        REGISTRY["upt"],  # a class of noether, but by its dotted path
         "os.system",
         "${run_id}",
         "upt ",
@@ -122,7 +122,7 @@ def test_what_is_neither_registered_nor_granted_is_not_imported(kind: str) -> No
 
 
 def test_reading_settings_puts_no_working_directory_on_the_path(tmp_path: Path) -> None:
-    """Otherwise a stranger's file in that folder would shadow every module imported later."""
+    """Otherwise another user's files in that folder would take the place of modules that are imported later."""
     code = "import sys, noether.config.schema; print(sys.argv[1] in sys.path)"
     command = [sys.executable, "-P", "-c", code, str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)

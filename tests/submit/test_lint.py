@@ -16,7 +16,7 @@ TWO = "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=4 --gpus-per-node=4\n"
 EACH = TWO.replace("node=4 ", "node=1 ")
 NINE, SHARED_BY_NONE = "trainer.effective_batch_size=9", ["batch-not-divisible"]
 KNOWN = Asked(programs=(NoetherLines(read_train_line),))
-LINES = {  # name: (options, the line, the rules found)
+LINES = {  # name: (options, line, expected rules)
     "a-batch-that-its-ranks-share": (TWO, "srun -K noether train trainer.effective_batch_size=64", []),
     "a-batch-that-they-do-not": (TWO, f"srun -K noether train {NINE}", SHARED_BY_NONE),
     "in-its-image": (TWO, f"srun -K apptainer exec --nv a/noether.sif train {NINE}", SHARED_BY_NONE),

@@ -1,4 +1,4 @@
-"""The job script: any change to it shows as a change to a golden file or to a diff from that file."""
+"""The job script: a change to it appears as a change to a stored script, or to a stored difference from that script."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_script(text: str, fakes: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a job script whose programs are replaced by the functions of `fakes`."""
+    """Run a job script in which the functions in `fakes` replace programs."""
     text = text.replace("\nrestarts=", f"\n{fakes}restarts=", 1)
     environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "12", **variables}
     return subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True, timeout=20, cwd=folder)
@@ -79,7 +79,7 @@ def test_the_script_is_as_it_was_read_last(name: str) -> None:
         written = "".join(f"{line}\n" for line in unified_diff(*lines, whole.name, name, n=0, lineterm=""))
     if os.environ.get("NOETHER_WRITE_GOLDEN"):
         path.write_text(written)
-    assert written == path.read_text(), "if this is meant: NOETHER_WRITE_GOLDEN=1 pytest tests/submit"
+    assert written == path.read_text(), "if intended: NOETHER_WRITE_GOLDEN=1 pytest tests/submit"
 
 
 AWKWARD = ("a b", "12", "1e3", "true", "läufe", "$(touch pwned)", 'a"b', "it's", "a\\", 'a\\"b', "-x", "a=b,c", "[x")
@@ -148,7 +148,7 @@ SCRIPT_ENDS = {
 
 @pytest.mark.parametrize(("variables", "srun", "code", "asked", "says"), SCRIPT_ENDS.values(), ids=SCRIPT_ENDS)
 def test_a_job_of_a_script_is_queued_again_when_it_leaves_with_75(variables, srun, code, asked, says, folder) -> None:
-    """A script has no run folder and saves in its own way: only the number of starts is limited."""
+    """A user's script has no run folder and saves in its own way, so only the number of attempts is limited."""
     (folder / "slurm").mkdir()
     done = run_script(script(None, ("--", "train.py")), FAKES.format(srun=srun), folder, run="no", **variables)
     assert (done.returncode, says in done.stdout) == (code, True), done.stdout + done.stderr
@@ -167,7 +167,7 @@ STARTS = {
 
 @pytest.mark.parametrize(("sruns", "jobs", "queued"), STARTS.values(), ids=STARTS)
 def test_starts_that_save_nothing_new_are_counted_whatever_ends_them(sruns, jobs, queued, folder: Path) -> None:
-    """Regression: starts that were stopped before they could write a record were requeued endlessly."""
+    """Regression: a job that was always stopped before it could write a record was requeued forever."""
     for srun, job in zip(sruns, jobs.split(), strict=False):
         said = run_script(script(None, ()), FAKES.format(srun=srun), folder, SLURM_JOB_ID=job).stdout
     asked = folder / "scontrol.said"
@@ -190,7 +190,7 @@ PRINTED = {
 
 @pytest.mark.parametrize(("sweep", "variables", "job", "again"), PRINTED.values(), ids=PRINTED)
 def test_a_script_that_nobody_submitted_for_us_says_where_its_job_is(sweep, variables, job, again, tmp_path) -> None:
-    """It records its output's name, with JSON's escapes, and prints the command to continue after a refused requeue."""
+    """The script writes job.json with the name of its output; if a requeue is refused, it prints how to continue."""
     fakes = FAKES.format(srun=ENDS["saved-and-slurm-refuses"][0])
     text = script(None, sweep).replace("\nrestarts=", f"\n{fakes}restarts=", 1)
     file, output = tmp_path / "spooled", tmp_path / 'a "b" \\ c.out'
@@ -296,14 +296,14 @@ def test_a_run_that_goes_on_in_a_job_asks_for_what_it_had_but_runs_no_strangers_
     mark_own(RunFolder(run), config)
     assert describe_job([f"resume={run}"], None).slurm == job.slurm
     (run / MARK).unlink()
-    assert load_run_config([f"resume={run}"], None).slurm == job.slurm  # Outside of a job: nothing runs these lines.
+    assert load_run_config([f"resume={run}"], None).slurm == job.slurm  # Outside a job, nothing runs them.
 
 
 def test_a_run_that_exists_needs_a_word_on_how_to_go_on(folder: Path) -> None:
     run = folder / "runs" / "cars"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text("seed: 1\n")
-    (run / "result.json").write_text("{}")  # A start that failed in its first batch leaves no result.
+    (run / "result.json").write_text("{}")  # Without a result, the run could have failed to start.
     with refusal("run-exists"):
         describe_job(["run_id=cars"], None)
     assert describe_job(["run_id=cars", "resume=auto"], None).runs[0].folder == Path("runs/cars")

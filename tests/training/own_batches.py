@@ -30,7 +30,7 @@ class Encoders(nn.Module):
 
 
 class Contrast(Task):
-    """Each sample must find its partner among those of its batch."""
+    """A contrastive task: each sample must find its partner among all samples of its batch."""
 
     def loss(self, found, batch):
         scores = found["scale"] * found["one"] @ found["other"].T
@@ -38,7 +38,7 @@ class Contrast(Task):
 
 
 class Series(Pairs):
-    """Series of one to seven steps, with the number of positive steps as the target."""
+    """A data set of series with one to seven steps; the target is the number of positive steps."""
 
     def __getitem__(self, index):
         steps = self.one[index, : 1 + index % 7, None]
@@ -72,7 +72,7 @@ class Stream(IterableDataset):
         self.split = split
 
     def __iter__(self):
-        assert get_worker_info() is None or get_worker_info().num_workers == 1, "it would be divided"
+        assert get_worker_info() is None or get_worker_info().num_workers == 1, "workers would divide the stream"
         series = Series(self.split, None)
         return (series[at] for at in range(20 if self.split == "train" else 9))
 
@@ -80,7 +80,7 @@ class Stream(IterableDataset):
 
 
 class Weighted(Series):
-    """Draw 21 series per epoch, some several times; long ones are twice as likely as short ones."""
+    """The data set `Series`, of which each epoch draws 21 samples with replacement; long series are twice as likely."""
 
     def sampler(self, indices, generator):
         weights = torch.tensor([1.0 + (index % 7 > 3) for index in indices])

@@ -1,4 +1,4 @@
-"""A user's own model with one complex weight, data that need both of its parts, and data on a grid."""
+"""A user's model with one complex weight, data that need the weight's real and imaginary parts, and data on a grid."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ SIZE = 16
 
 
 class Turned:
-    """y = the real part of (2 + 3i) x, at random complex x given as two real numbers."""
+    """Samples of y, the real part of (2 + 3i) x, for random complex x, which two real numbers represent."""
 
     def __init__(self, split, root, count):
         self.x = torch.randn(count, 2, generator=torch.Generator().manual_seed(len(split)))

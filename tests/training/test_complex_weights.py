@@ -74,4 +74,4 @@ OPERATOR = (
 def test_a_public_fourier_neural_operator_trains_by_its_dotted_path(train) -> None:
     whole = train("whole", *OPERATOR)
     assert any(value.is_complex() for value in weights(whole).values())
-    assert json.loads(whole.result.read_text())["metrics"]["loss"] < 0.06  # Half of the variance.
+    assert json.loads(whole.result.read_text())["metrics"]["loss"] < 0.06  # This is half of the variance.

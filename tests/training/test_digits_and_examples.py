@@ -1,4 +1,4 @@
-"""The trainer is not tied to one problem: it classifies digits, and the example project trains unchanged."""
+"""The trainer fits more than one kind of problem: digits are classified, and the example project trains unchanged."""
 
 import json
 
@@ -33,7 +33,7 @@ def test_digits_are_read_by_two_ranks(epochs, accuracy, noether, tmp_path) -> No
     assert 'class="confusion"' in report
     again = noether("evaluate", str(tmp_path / "digits"), "--json", code=0)
     assert json.loads(again.out)["metrics"] == pytest.approx(result["metrics"], rel=1e-5)
-    # A mesh with values, which could be taken for the truth.
+    # The values on this mesh could be mistaken for true values.
     points, values = np.eye(3), {"pressure": np.arange(3.0)}
     write_fields(tmp_path / "car.vtu", points, np.array([[0, 1, 2]]), values)
     mesh, out = str(tmp_path / "car.vtu"), str(tmp_path / "out")
@@ -49,5 +49,5 @@ def test_the_example_project_trains_as_it_stands(noether, tmp_path) -> None:
     assert len(lines) < 100
     noether("train", "--hp", "examples/pendulum.yaml", f"output_path={tmp_path}", "run_id=pendulum", code=0)
     result = json.loads((tmp_path / "pendulum" / "result.json").read_text())
-    # Angles vary by about a radian; a pendulum at rest at 0 is wrong by that much.
+    # Angles vary by about one radian, which would be the error of a pendulum that stays at 0.
     assert result["metrics"]["loss"] < 0.02

@@ -40,7 +40,7 @@ def test_a_run_that_does_not_improve_ends_complete_and_resumes_to_the_same(train
     done, calm = train("calm", *patient)
     assert done.code == 0, done.out + done.err
     assert (last_update(calm), calm.result.is_file()) == (3, True)
-    # The checkpoint whose weights were evaluated, as reported by `noether evaluate` too.
+    # Like `noether evaluate`, result.json names the checkpoint whose weights were evaluated.
     assert [read_record(calm.result)[key] for key in ("checkpoint", "updates")] == ["update-000000001", 1]
     for record in (calm.plan, calm.result):
         assert described_in(read_record(record))[FIXED].better == "higher"

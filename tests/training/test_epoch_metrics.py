@@ -1,4 +1,4 @@
-"""An epoch of classification ends with its mean loss and accuracy over all ranks, each sample counted once."""
+"""At the end of an epoch, its mean loss and accuracy are those over all ranks, and count each sample once."""
 
 import re
 from types import SimpleNamespace

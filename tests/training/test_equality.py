@@ -1,4 +1,4 @@
-"""The warnings of a resumed run whose results may differ in the last bits."""
+"""A resumed run warns if conditions have changed so that its results may differ in the last bits."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def test_what_differs_is_said(model, changes, found) -> None:
 
 
 def test_a_run_records_them_and_a_start_on_another_cpu_says_so_in_one_line(train, tmp_path) -> None:
-    """ATEN_CPU_CAPABILITY simulates another kind of CPU. Torch reads it only once, hence the separate process."""
+    """ATEN_CPU_CAPABILITY simulates another kind of CPU. Torch reads it only once, so a separate process is started."""
     folder = train("moved", "trainer.max_updates=2")
     plan = json.loads(folder.plan.read_text())
     assert plan["conditions"]["threads"] == plan["threads"]["threads"]

@@ -37,7 +37,7 @@ def test_the_same_weights_however_a_batch_is_spread(way, train, reference) -> No
         assert {value.dtype for value in found.values() if value.is_floating_point()} == {torch.float64}
         assert difference(weights(reference, name), found) < 1e-10
     assert difference(weights(reference, which=0), weights(reference)) > 1e-4, "nothing was learned"
-    # Five test samples on two ranks: padding would count one twice, dropping would lose one.
+    # Two ranks share five test samples, and must neither count a sample twice nor leave one out.
     one, two = (json.loads(folder.result.read_text()) for folder in (reference, other))
     assert one["samples"] == two["samples"] == 5
     assert two["metrics"] == pytest.approx(one["metrics"], rel=1e-9)

@@ -1,4 +1,4 @@
-"""`noether evaluate` reproduces the run's own metrics, and names what it cannot evaluate."""
+"""`noether evaluate` reproduces the metrics of the run's own evaluation, and names a run that it cannot evaluate."""
 
 import json
 import subprocess
@@ -34,8 +34,8 @@ def test_other_weights_and_splits(run: RunFolder, noether) -> None:
     result = json.loads(noether("evaluate", str(run.path), *words, code=0).out)
     assert (result["split"], result["weights"], result["samples"]) == ("validation", "raw", 4)
     assert result["checkpoint"] == "update-000000008"
-    assert json.loads(run.result.read_text())["split"] == "test", "another split leaves the run's result alone"
-    assert not list(run.evaluation.glob("*.json")), "what nothing reads is not kept"
+    assert json.loads(run.result.read_text())["split"] == "test", "another split must not change the run's result"
+    assert not list(run.evaluation.glob("*.json")), "a file that nothing reads must not be kept"
 
 
 NOT_THERE = [("--split", "tset", "test"), ("--weights", "mea", "ema"), ("--checkpoint", "lates", "latest")]

@@ -1,4 +1,4 @@
-"""A length that a resumed run has passed is refused, and a dry run leaves nothing behind, however it ends."""
+"""A resumed run refuses a length that is shorter than its progress; a dry run leaves no files, however it ends."""
 
 import re
 import shutil

@@ -15,12 +15,12 @@ def test_lion_against_a_step_worked_by_hand() -> None:
     lion = Lion([{"params": [weight], "weight_decay": 0.5}], {"lr": 0.1, "betas": (0.9, 0.99)})
     weight.grad = torch.tensor([3.0, -1.0, 0.0])
     lion.step()
-    # m = 0: the direction is sign(0.1 g) = (1, −1, 0), after a decay of 1 − 0.1·0.5.
+    # The momentum is 0, so the direction is sign(0.1 g) = (1, −1, 0). Before it, weights decay by 1 − 0.1·0.5.
     torch.testing.assert_close(weight.data, torch.tensor([0.95 - 0.1, -1.9 + 0.1, 0.475]))
     torch.testing.assert_close(lion.state[weight]["exp_avg"], torch.tensor([0.03, -0.01, 0.0]))
     weight.grad = torch.tensor([-0.1, -1.0, 0.0])
     lion.step()
-    # The interpolation 0.9·0.03 − 0.1·0.1 = 0.017 keeps the first sign although the gradient turned.
+    # The interpolation 0.9·0.03 − 0.1·0.1 = 0.017 keeps its sign although the gradient has changed sign.
     torch.testing.assert_close(weight.data, torch.tensor([0.85 * 0.95 - 0.1, -1.8 * 0.95 + 0.1, 0.475 * 0.95]))
     torch.testing.assert_close(lion.state[weight]["exp_avg"], torch.tensor([0.0297 - 0.001, -0.0099 - 0.01, 0.0]))
 
@@ -105,7 +105,7 @@ OF_TORCH = {
 
 @pytest.mark.parametrize(("config", "of_torch"), OF_TORCH.values(), ids=OF_TORCH)
 def test_it_is_torch_s_own_bit_for_bit_through_what_is_unusual(config, of_torch) -> None:
-    """The updates include a missing gradient, changed learning rates, and a reloaded state."""
+    """During the updates, the learning rate changes, a gradient is missing, and the state is reloaded."""
     ours, theirs = same_networks()
     optimizers = [build_optimizer(config, ours), of_torch(parameter_groups(theirs, 0.1), 0.1)]
     for update in range(12):

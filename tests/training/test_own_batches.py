@@ -40,7 +40,7 @@ def own(noether, tmp_path: Path):
 
 
 def scores(folder: RunFolder) -> list[float]:
-    """Return the losses of the validation and the test split."""
+    """Return the losses of all evaluations, on the validation split and at the end on the test split."""
     rows = [row["metrics"]["loss"] for row in read_metrics(folder.metrics) if row["kind"] == "evaluation"]
     return [*rows, json.loads(folder.result.read_text())["metrics"]["loss"]]
 
@@ -64,14 +64,14 @@ def test_own_batches_are_the_same_on_any_ranks_and_resumed_bit_for_bit(
     assert difference(weights(one, which=0), weights(one)) > 1e-4, "nothing was learned"
     asked = ("evaluate", "runs/one", "--split", "validation", "--checkpoint", "latest", "--json")
     found = json.loads(noether(*asked, cwd=tmp_path, code=0).out)["metrics"]["loss"]
-    assert found == pytest.approx(scores(one)[0], rel=1e-12), "a later evaluation has other batches"
+    assert found == pytest.approx(scores(one)[0], rel=1e-12), "a later evaluation must have the same batches"
     for ranks in (2, 4)[: most // 2]:
         other = own(kinds, f"on-{ranks}", word, f"devices={ranks}")
         assert difference(weights(one), weights(other)) < 1e-14
         assert scores(other) == pytest.approx(scores(one), rel=1e-12)
         assert min(scores(other)) > 0
     for ranks in (1, 2):
-        own(kinds, f"cut-{ranks}", word, f"devices={ranks}", "trainer.max_updates=4")  # In mid-epoch.
+        own(kinds, f"cut-{ranks}", word, f"devices={ranks}", "trainer.max_updates=4")  # This is within an epoch.
         resumed = own(kinds, f"cut-{ranks}", word, f"devices={ranks}", "resume=auto")
         assert final_hashes(resumed) == final_hashes(one if ranks == 1 else RunFolder(one.path.parent / "on-2"))
 

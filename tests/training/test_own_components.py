@@ -1,4 +1,4 @@
-"""A user's own data set, model and task train by dotted path, from the folder where the user works."""
+"""A run trains with a user's own data set, model and task, named by dotted paths, in the user's working directory."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_own_components_train_evaluate_and_report(devices: str, noether, tmp_pat
     assert result["metrics"]["mae"] < 0.05
     assert result["samples"] == 64
     report = tmp_path / "runs/lines/report.html"
-    report.unlink()  # As after a kill between the result and the report.
+    report.unlink()  # As if the run was killed before its report.
     for text, is_said in ((OWN, False), (f"{OWN}\n# of another day\n", True)):
         (tmp_path / "own.py").write_text(text)
         done = noether("train", "lines.yaml", "run_id=lines", "resume=auto", f"devices={devices}", cwd=tmp_path, code=0)

@@ -1,4 +1,4 @@
-"""Optimisers and schedules by dotted path: usable ones train and resume; others are refused."""
+"""Optimisers and schedules named by dotted path: runs train and resume with them, and unusable ones are refused."""
 
 from pathlib import Path
 
@@ -135,7 +135,7 @@ def test_an_optimiser_of_torch_takes_its_options_rate_and_decay() -> None:
     assert isinstance(optimizer, torch.optim.NAdam)
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
     assert {(group["lr"], group["betas"]) for group in optimizer.param_groups} == {(0.2, (0.8, 0.9))}
-    assert not optimizer.state, "the trial was made with copies"
+    assert not optimizer.state, "the trial must not change the optimiser"
 
 
 def test_a_constructor_that_asks_for_the_weight_decay_is_given_it() -> None:

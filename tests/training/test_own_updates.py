@@ -1,4 +1,4 @@
-"""A task's own updates match torch's plain loop, on any ranks, and resume bit for bit; mistakes are refused."""
+"""A task's own updates match a plain loop in torch on any number of ranks, and resume bit for bit."""
 
 import copy
 import json
@@ -23,7 +23,7 @@ from noether.training.own_update import OwnUpdater, check_own_update, parts_of
 from noether.training.update import NonFiniteError
 from tests.refusal import refusal
 
-# The task of `examples/gan.py` with noise that depends only on the sample, so that any number of ranks learns the same.
+# The task of `examples/gan.py` with noise that depends only on the sample, so that the number of ranks has no effect.
 OWN = """
 import torch.distributed
 from examples.gan import Duel, Gan, Ring

@@ -98,14 +98,14 @@ def test_a_model_that_asks_for_the_layout_is_planned(noether, tmp_path: Path) ->
 
 @pytest.mark.parametrize(("words", "summary"), REFUSED.values(), ids=REFUSED)
 def test_plan_train_and_submit_refuse_alike(words: list[str], summary: str, noether, environ, tmp_path: Path) -> None:
-    """The refusal comes before data or a folder are made; the fake Slurm here would accept the job."""
+    """Each command refuses before it makes data or a folder. A fake Slurm would accept the job of submit."""
     lay(tmp_path, FILES)
     for program in (tmp_path / "bin").iterdir():
         program.chmod(0o755)
     more = {"CXX": "no-such-compiler"} if "trainer.compile=true" in words else {}
     file = () if "dataset=shapenet_car" in words else ("--hp", str(TINY))
     said = [noether(verb, *file, "devices=1", *words, cwd=tmp_path, **more) for verb in ("plan", "train")]
-    if len(words) == 1 or "trainer.compile=true" not in words:  # Of two mistakes, submit reports the other.
+    if len(words) == 1 or "trainer.compile=true" not in words:  # submit would report the other mistake.
         more["PATH"] = f"{tmp_path}/bin:{environ['PATH']}"
         said.append(noether("submit", *file, "devices=1", *words, cwd=tmp_path, **more))
     for done in said:

@@ -13,7 +13,7 @@ from noether.common.errors import ExitCode
 from noether.runs.folder import RunFolder
 from noether.runs.records import last_update, read_metrics
 
-# A constant rate, so that the first k updates are the same in a run of 8 updates and in one of thousands.
+# The learning rate is constant, so that the first updates of a run of 8 and of a run of thousands are the same.
 EVERY_PART = ("trainer.ema_decay=0.9", "optimizer.learning_rate=1e-2", "schedule=constant")
 
 
@@ -31,7 +31,7 @@ def updates_kept(folder: RunFolder) -> list[int]:
 
 
 @pytest.mark.slow
-# A run of one rank is killed and resumed bit for bit in tests/faults/test_harness.py.
+# tests/faults/test_harness.py kills and resumes a run of one rank.
 @pytest.mark.parametrize(
     ("killed_at", "options"),
     in_every_push(KILLED, "at-an-epoch-boundary", "in-mid-epoch-accumulated-fp16-and-its-scaler", "in-mid-epoch-muon"),
@@ -40,7 +40,7 @@ def test_k_updates_and_k_updates_are_2k_updates(killed_at, options, train, start
     common = ("devices=2", *EVERY_PART, *options, f"trainer.checkpoint_every={killed_at} updates")
     undisturbed = train("undisturbed", *common)
     assert updates_kept(undisturbed)[-1] == 8
-    # The same run again; SIGKILL ends its launcher, and so all ranks, as soon as the checkpoint exists.
+    # Start the same run again. As soon as the checkpoint exists, kill its launcher, and thereby all ranks.
     process = start(
         "train", "--hp", str(TINY), f"output_path={tmp_path}", "run_id=killed", *common, "trainer.max_updates=8000"
     )
@@ -49,7 +49,7 @@ def test_k_updates_and_k_updates_are_2k_updates(killed_at, options, train, start
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=10)
     later = [c for c in list_checkpoints(killed.checkpoints) if c.updates > killed_at]
-    for checkpoint in later:  # Written before the kill: the resume must start at k.
+    for checkpoint in later:  # The resumed run must not start at a later checkpoint.
         (checkpoint.path / "meta.json").unlink()
     resumed = train("killed", *common, "resume=auto")
     assert updates_kept(resumed)[-1] == 8
@@ -58,7 +58,7 @@ def test_k_updates_and_k_updates_are_2k_updates(killed_at, options, train, start
 
 @pytest.mark.slow
 def test_a_run_of_three_ranks_adds_gradients_as_before(train) -> None:
-    """With three or more ranks, the order of addition matters."""
+    """With three or more ranks, the sum of gradients depends on the order of addition."""
     common = ("devices=3", "trainer.effective_batch_size=12", "trainer.evaluate_every=null", *EVERY_PART)
     undisturbed = train("undisturbed", *common)
     train("cut", *common, "trainer.max_updates=3")
@@ -79,7 +79,7 @@ def test_a_signal_stops_at_an_update_boundary_saves_and_says_how_to_go_on(
     wait_for("rows", lambda: stopped.metrics.exists() and len(read_metrics(stopped.metrics)) > 2, 180, process=process)
     process.send_signal(number)
     if number == signal.SIGTERM:
-        process.send_signal(number)  # Slurm sends it twice within milliseconds, which must change nothing.
+        process.send_signal(number)  # A second signal, as Slurm sends, must change nothing.
     out, err = process.communicate(timeout=60)
     assert process.returncode == ExitCode.CHECKPOINTED, out + err
     assert "everything is saved" in out
@@ -117,9 +117,9 @@ def test_a_checkpoint_of_another_model_is_refused_in_words(train, noether, tmp_p
     assert "resume=null run_id=ANOTHER_NAME" in refused.err
     done = noether(*words, "trainer.max_updates=6", "model.dim=48", "accept_changes=[model]")
     assert (done.code, "was written by another model" in done.err) == (ExitCode.REQUEST, True), done.err
-    assert "small/checkpoints/update-000000004/meta.json" in done.err  # It has the settings to restore.
+    assert "small/checkpoints/update-000000004/meta.json" in done.err  # This file has the old settings.
     assert "Traceback" not in done.err
-    # The refused attempt left the run unchanged: the advised command works.
+    # The refused attempt has not changed the run, so the command that the error advises works.
     noether("train", f"resume={tmp_path}/small", "trainer.max_updates=6", code=0)
 
 
@@ -130,7 +130,7 @@ def test_resuming_from_an_older_checkpoint_leaves_the_other_history(train, tmp_p
     train("branch", f"resume={older.path}", "trainer.max_updates=6", "optimizer.learning_rate=1e-6")
     assert updates_kept(folder) == [4, 6]
     assert json.loads(folder.result.read_text())["updates"] in (4, 6)
-    # Resuming a run exactly at its end drops later history too: rows, checkpoints, settings and result stay consistent.
+    # A run resumed at its very end drops later history, too: rows, checkpoints, settings and result stay consistent.
     train("branch", f"resume={older.path}", "trainer.max_updates=4", "optimizer.learning_rate=1e-6")
     assert updates_kept(folder) == [4]
     assert last_update(read_metrics(folder.metrics)) == 4

@@ -1,4 +1,4 @@
-"""Learning rates at key points: the first update, the end of warm-up, the last update."""
+"""The learning rates of schedules at the first update, at the end of warm-up, and at the last update."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A stop amid a long step, before a limit, or at non-finite numbers: all ranks stop, with a message."""
+"""All ranks stop with a message: for a signal during a long step, a time limit, or numbers that are not finite."""
 
 import json
 import re
@@ -59,7 +59,7 @@ def wait_for_row(process: subprocess.Popen[str], folder: RunFolder, kind: str, u
 def test_a_signal_cuts_an_evaluation_short_and_the_next_start_makes_it_first(begin, finish, tmp_path) -> None:
     length = ("trainer.max_updates=24", "devices=2")
     folder = RunFolder(tmp_path / "run")
-    process = begin(*length, PAUSE_EVALUATION_S="0.7")  # At least 11 s for two kinds of weights.
+    process = begin(*length, PAUSE_EVALUATION_S="0.7")  # It takes at least 11 s for two kinds of weights.
     wait_for_row(process, folder, "training", 20)
     time.sleep(0.5)
     process.send_signal(signal.SIGTERM)
@@ -84,7 +84,7 @@ def test_a_signal_cuts_an_evaluation_short_and_the_next_start_makes_it_first(beg
 def test_a_signal_cuts_the_final_evaluation_short_and_the_next_start_makes_it(begin, finish, tmp_path) -> None:
     length = ("trainer.max_updates=4", "devices=2")
     folder = RunFolder(tmp_path / "run")
-    process = begin(*length, PAUSE_EVALUATION_S="0.4")  # 13 s for 32 samples a rank, after 6 s for the validation.
+    process = begin(*length, PAUSE_EVALUATION_S="0.4")  # It takes 13 s, and validation 6 s.
     wait_for_row(process, folder, "evaluation", 4)
     time.sleep(1.0)
     for _ in range(2):
@@ -107,7 +107,7 @@ def test_a_time_limit_stops_the_run_early_enough_and_says_who_set_it(begin, fini
     assert process.returncode == ExitCode.CHECKPOINTED, out
     assert "(trainer.timeout_min=0.6): the run stops before it, with everything saved" in out
     assert "stopped by the time limit after update" in out
-    assert time.time() - started < 36, "not before the limit"
+    assert time.time() - started < 36, "the run must stop before the limit"
     folder = RunFolder(tmp_path / "run")
     assert read_attempts(folder)[-1].outcome == "the time limit"
     assert list_checkpoints(folder.checkpoints)[-1].damage() is None
@@ -176,7 +176,7 @@ def test_a_stop_is_obeyed_while_a_loader_gives_no_batch(devices, begin, tmp_path
 def test_a_stop_during_a_long_first_update_is_said_at_once_and_its_kill_at_the_next_start(
     devices, begin, finish, noether, tmp_path
 ) -> None:
-    """The first update lasts longer than the time that a scheduler leaves between SIGTERM and SIGKILL."""
+    """The first update takes longer than the time between SIGTERM and SIGKILL that a scheduler leaves."""
     process = begin(f"devices={devices}", PAUSE_S="8")
     read_until(process, "length 60 updates")
     process.send_signal(signal.SIGTERM)
@@ -211,7 +211,7 @@ def test_bad_numbers_at_one_rank_are_seen_by_all_and_the_sample_is_named(policy,
     variables = {"PYTHONPATH": f"{REPOSITORY}:{OWN}:{tmp_path}"}
     overrides = ["dataset.kind=holes.Holes", "dataset.count=64", "devices=2", "trainer.max_updates=6"]
     overrides.append(f"trainer.nan_policy={policy}")
-    # Validation uses finite samples: sample 7 is in the training split.
+    # Sample 7 is in the training split, so validation uses only finite samples.
     done = noether("train", *words(tmp_path, "run", *overrides), cwd=tmp_path, **variables)
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     if policy == "stop":
@@ -226,7 +226,7 @@ def test_bad_numbers_at_one_rank_are_seen_by_all_and_the_sample_is_named(policy,
 
 def test_a_start_told_to_save_keeps_its_code_when_srun_ends_the_rest_of_the_step(begin) -> None:
     """`--kill-on-bad-exit` sends SIGTERM to tasks that are still exiting, and srun returns the highest exit code."""
-    process = begin("devices=2", PAUSE_S="0.05")  # Else a busy machine may have finished before the signal.
+    process = begin("devices=2", PAUSE_S="0.05")  # Slow enough to be training when the signal comes.
     wait_for("the handler", lambda: is_caught(process.pid, signal.SIGUSR2), 60, process=process)
     time.sleep(0.5)
     process.send_signal(signal.SIGUSR2)

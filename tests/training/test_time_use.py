@@ -44,7 +44,7 @@ def test_on_a_gpu_the_host_s_time_is_divided_as_the_device_s_events_say() -> Non
 
 
 class BusyDevice:
-    """A GPU that lags behind the host: it passes its events only when the host waits for them."""
+    """A GPU that is behind the host: its events are passed only when the host waits for them."""
 
     def __init__(self) -> None:
         self.queued_ms = self.passed_ms = 0.0
@@ -85,7 +85,7 @@ def test_a_busy_gpu_is_not_asked_for_a_time_that_it_has_not_measured(updates, mo
             clock.switch(Part.OTHER)
         clock.switch(Part.REDUCTION)
         device.passed_ms = device.queued_ms  # Reading the loss waits for the device.
-        device.queued_ms += 5.0  # Another process's work comes first.
+        device.queued_ms += 5.0  # Work of another process comes first.
         seconds = clock.take()
         clock.switch(Part.LOGGING)
         assert seconds[Part.BACKWARD] == pytest.approx(3 * seconds[Part.FORWARD])
@@ -94,7 +94,7 @@ def test_a_busy_gpu_is_not_asked_for_a_time_that_it_has_not_measured(updates, mo
     clock.switch(Part.FORWARD)
     device.queued_ms += 10.0
     clock.switch(Part.OTHER)
-    assert clock.take()[Part.FORWARD] > 0, "the end of a run waits for what the device still has to do"
+    assert clock.take()[Part.FORWARD] > 0, "the last times must include queued work of the device"
 
 
 def test_the_slowest_rank_has_most_work_and_not_most_waiting() -> None:
@@ -147,8 +147,8 @@ def test_the_parts_of_a_run_are_its_wall_time(ranks, train) -> None:
         trace = json.loads(gzip.decompress((folder.path / f"profile/trace-rank-{rank}.json.gz").read_bytes()))
         names = [event.get("name", "") for event in trace["traceEvents"]]
         assert any("addmm" in name or "linear" in name for name in names)
-        assert names.count("aten::_fused_adamw_") == 4 * 2  # Weights that decay, and those that do not.
-    if ranks == 1:  # An attempt that only repeats the evaluation keeps the training's times.
+        assert names.count("aten::_fused_adamw_") == 4 * 2  # Two groups: weights with and without decay.
+    if ranks == 1:  # An attempt that only repeats the evaluation keeps the times of training.
         folder.result.unlink()
         train("timed", "devices=2", "trainer.max_updates=24", "trainer.profile=null", "resume=auto")
         again = json.loads(folder.result.read_text())

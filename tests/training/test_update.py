@@ -1,4 +1,4 @@
-"""One update: accumulation equals one large batch, clipping comes last, non-finite numbers are detected."""
+"""One update: accumulation equals one large batch, clipping comes last, and numbers that are not finite are found."""
 
 import copy
 
@@ -129,7 +129,7 @@ def test_bad_gradients_are_skipped_up_to_the_limit() -> None:
 
 
 def test_a_skipped_update_leaves_running_statistics_and_names_the_sample_alone() -> None:
-    """BatchNorm spreads one sample's NaN over its batch and its running statistics, and cannot train on one sample."""
+    """BatchNorm spreads a sample's NaN over its batch and the running statistics, and cannot train on one sample."""
     config = CONFIG.model_copy(update={"nan_policy": "skip"})
     updater = make(config, 2, net=NormedNet)
     updater.update(cut(make_batch(7), 4, 3), 0.1)
@@ -159,7 +159,7 @@ def test_fp16_unscales_before_clipping_and_passes_over_overflows() -> None:
     half, single = make(CONFIG, 1, "fp16"), make(CONFIG, 1, "float32")
     batch = {k: v.float() if v.is_floating_point() else v for k, v in make_batch(7).items()}
     norm = single.update([batch], 0.1).gradient_norm
-    # The scale starts high: overflowing updates leave the weights alone and halve the scale until one fits.
+    # The scale starts high: an update that overflows halves it and leaves the weights unchanged, until an update fits.
     for _ in range(8):
         measured = half.update([batch], 0.1)
         if half.state.progress.skipped_in_a_row == 0:
@@ -196,7 +196,7 @@ def test_where_the_device_is_not_waited_for_the_answer_comes_one_update_late_and
     with pytest.raises(NonFiniteError, match="update 1 is not finite") as caught:
         after(broken(make_batch(7))).update([make_batch(7)], 0.1)
     assert "rank 0: sample 3, t" in str(caught.value)
-    # The numbers are finite but the loss is not: the weights have received its gradient, and are not blamed alone.
+    # Here inputs are finite but the loss is not, and the weights have changed, so the error also names samples.
     with pytest.raises(NonFiniteError, match="or one of samples 0, 1, 2, 3, 4, 5, 6"):
         after(overflowing(make_batch(7))).settle()
     updater = after(make_batch(7))

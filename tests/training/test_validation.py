@@ -1,4 +1,4 @@
-"""The case that each validation keeps for someone watching the run."""
+"""Each validation keeps the prediction of one case, for a user who watches the run."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""The page in a real browser, wide and narrow, dark and light: following a run, comparing two, opening a picture."""
+"""The page in a real browser, wide and narrow, dark and light: a run is followed, two are compared, a picture opens."""
 
 import csv
 import io
@@ -45,7 +45,7 @@ def served(environ) -> Iterator[Callable[..., Page]]:
 
 @pytest.fixture
 def opened(browser, served) -> Iterator[Any]:
-    """Yield a function that opens an address in a new window; console messages not `forgiven` fail the test."""
+    """Yield a function that opens an address in a new window. Console messages fail the test unless `forgiven` fits."""
     contexts, complaints = [], []
 
     def open_page(address: str, width: int = 1400, scheme: str = "light", forgiven: str = "NETWORK_CHANGED") -> Any:
@@ -72,7 +72,7 @@ def _go(page: Any, address: str) -> None:
         try:
             page.goto(address)
             page.wait_for_selector("body.filled", timeout=BROWSER_LIMIT_MS if last else 10_000)
-        except Exception:  # Playwright's own, which is not imported if there is no browser.
+        except Exception:  # Playwright may not be installed, so its errors have no name here.
             if last:
                 raise
         else:
@@ -81,7 +81,7 @@ def _go(page: Any, address: str) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, train_in, environ) -> Iterator[SimpleNamespace]:
-    """Yield a folder with two real runs that have ended, and the page that shows it."""
+    """Yield a folder with two real runs that have ended, and the page that shows these runs."""
     runs = tmp_path_factory.mktemp("runs")
     ended = [train_in(runs, name, f"seed={seed}") for name, seed in (("first", 1), ("second", 2))]
     with serve(environ, str(runs)) as page:
@@ -99,7 +99,7 @@ def no_sideways_scrolling(page: Any) -> bool:
 
 
 def wait_until(page: Any, is_so: Callable[[], bool]) -> None:
-    """Poll until `is_so` is true; playwright's own waiting for a condition needs eval, which the page forbids."""
+    """Poll until `is_so` is true. Playwright's own function for this needs eval, which the page forbids."""
     until = time.monotonic() + BROWSER_LIMIT_MS / 1000
     while not is_so():
         assert time.monotonic() < until
@@ -112,12 +112,12 @@ def painting(page: Any, curve: str) -> str:
 
 
 def painted(page: Any, curve: str) -> int:
-    """Return the number of pixels of a chart that are not empty."""
+    """Return the number of non-empty pixels in a chart."""
     return int(page.locator(f'[data-curve="{curve}"] canvas').first.evaluate(PAINTED))
 
 
 def final_metrics(page: Any) -> list[list[float]]:
-    """Return the values stored beside the shown texts in each row of the table of final metrics."""
+    """Return, for each row of the table of final metrics, the exact values that the page stores with its texts."""
     rows = page.locator("#metric-tables table.metrics").first.locator("tbody tr")
     return [[float(cell.get_attribute("data-value")) for cell in row.locator("td.n").all()] for row in rows.all()]
 
@@ -133,7 +133,7 @@ class Unhurried(Callback):
 
 def test_a_run_is_followed_to_its_end(place, opened, start_process, tmp_path) -> None:
     page = opened(place.page.address)
-    # Slow enough for the page to poll the run several times on any machine.
+    # The run is so slow that the page polls it several times on any machine.
     (tmp_path / "unhurried.py").write_text(UNHURRIED)
     words = (
         *("train", "--hp", str(TINY), f"output_path={place.runs}", "run_id=live", "seed=3", "trainer.max_updates=120"),
@@ -176,7 +176,7 @@ CHOOSE_MEANWHILE = """() => {
 
 
 def test_a_run_without_logs_is_chosen_while_the_page_reads_another(place, served, opened, tmp_path) -> None:
-    """The page must not request a log of the other run's rank, which would put a 404 on the console."""
+    """The page must not ask the new run for a log of the first run's rank: the answer 404 would be on the console."""
     shutil.copytree(place.ended[0].path, tmp_path / "first")
     (tmp_path / "young").mkdir()
     shutil.copy(place.ended[0].config, tmp_path / "young" / "config.yaml")
@@ -184,7 +184,7 @@ def test_a_run_without_logs_is_chosen_while_the_page_reads_another(place, served
     shown.get_by_role("button", name=re.compile("^first")).click()
     expect(shown.locator("#log")).to_contain_text("evaluated in")
     shown.evaluate(CHOOSE_MEANWHILE)
-    shown.get_by_label("Overlay young").check()  # Restarts the comparison.
+    shown.get_by_label("Overlay young").check()  # This compares the runs again.
     expect(shown.locator("#log")).to_have_text("")
 
 
@@ -361,14 +361,14 @@ def test_nothing_jumps_while_the_page_fills(place, opened) -> None:
     page = opened(place.page.address)
     page.wait_for_selector('[data-curve="loss"] canvas')
     expect(page.locator("#log")).not_to_be_empty()
-    assert page.evaluate("window.shifts") < 0.1, "the bound that Web Vitals call good"
+    assert page.evaluate("window.shifts") < 0.1, "Web Vitals call a layout shift below 0.1 good"
 
 
 def test_the_page_says_that_the_program_has_ended(tmp_path: Path, served, opened) -> None:
     write_run(tmp_path / "runs" / "one")
     program = served(tmp_path / "runs")
     page = opened(program.address, forgiven="NETWORK_CHANGED|CONNECTION_REFUSED")
-    page.wait_for_load_state("networkidle")  # A request under way would be reset.
+    page.wait_for_load_state("networkidle")  # An open request would be reset.
     program.end()
     expect(page.locator('#connection[data-state="gone"]')).to_contain_text("ended")
 
@@ -394,7 +394,7 @@ TEXTS = {
     "score that is as good as 1": ("score", 0.99999999, "0.999999"),
     "score of 1": ("score", 1.0, "1.000"),
 }
-"""Unit, value and text of a metric, in Python and on the page."""
+"""The unit and the value of a metric, and its text, which Python and the page must both write."""
 PAGE_TEXTS = """async cases => {
     const { valueText } = await import(new URL("static/format.js", location).href);
     return cases.map(([metric, value]) => valueText(metric, value));
@@ -417,7 +417,7 @@ def hostile(tmp_path: Path, served) -> Page:
 
 
 def test_a_stranger_s_texts_stay_texts(hostile: Page, opened) -> None:
-    """Markup in names, settings, log lines, metrics, the plan and file names is shown as text."""
+    """Markup in another user's names, settings, log lines, metrics, plan and file names is shown as text."""
     page = opened(hostile.address)
     page.wait_for_selector("#metric-tables td[data-value]")
     page.locator("#more summary").click()

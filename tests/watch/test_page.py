@@ -52,7 +52,7 @@ def write_run(path: Path, seed: int = 1) -> RunFolder:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, environ: dict[str, str]) -> Iterator[SimpleNamespace]:
-    """Yield a folder of runs, a secret beside it, links from a run to the secret, and the page."""
+    """Yield a folder of runs, a secret file outside it, links to the secret in a run, and the page of the folder."""
     root = tmp_path_factory.mktemp("watched")
     (root / "outside").mkdir()
     secret = root / "outside" / "secret.png"
@@ -143,7 +143,7 @@ def test_links_out_of_a_run_are_not_followed(place) -> None:
     pieces = [detail, place.page.json(f"api/curves?runs={key}"), place.page.json(f"api/compare?runs={key}")]
     assert SECRET not in json.dumps(pieces)
     assert detail["settings"] == {}
-    assert [picture["title"] for picture in detail["pictures"]] == [f"{MARKUP}.png"], "its own, not the links"
+    assert [picture["title"] for picture in detail["pictures"]] == [f"{MARKUP}.png"], "no link may be listed"
 
 
 def test_texts_of_a_run_come_as_json_alone(place) -> None:
@@ -210,7 +210,7 @@ def test_a_picture_is_an_image(place) -> None:
     [("OPTIONS", "*"), ("CONNECT", "x"), ("GET", "*"), ("GET", "//"), ("GET", "?"), ("BREW", "/"), ("GET", "x" * 5000)],
 )
 def test_odd_requests_of_any_local_user_are_refused(place, method: str, target: str) -> None:
-    """The fixture searches the server's output for a traceback."""
+    """The fixture `place` also checks that the server has printed no traceback."""
     assert 400 <= place.page.ask(target, method, raw=True)[0] < 500
 
 
@@ -282,14 +282,14 @@ def test_ctrl_c_ends_it_cleanly_and_the_address_is_told(runs: Path, environ) -> 
         assert f"ssh -N -L {page.port}:127.0.0.1:{page.port}" in page.said
         assert len(page.path.strip("/")) >= 32
         assert page.ask("")[0] == 200
-        assert listening(page.port) == {"0100007F"}, "127.0.0.1 alone"
+        assert listening(page.port) == {"0100007F"}, "the server must listen only on 127.0.0.1"
         code, said = page.end()
         assert code == 0
         assert "Traceback" not in said
 
 
 def listening(port: int) -> set[str]:
-    """Return the addresses at which this machine listens to a port, as in /proc/net/tcp."""
+    """Return the addresses, as in /proc/net/tcp, at which this machine listens on a port."""
     tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
     rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
     return {row[1].split(":")[0] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")}
@@ -297,7 +297,7 @@ def listening(port: int) -> set[str]:
 
 @pytest.mark.parametrize("line", commands(REPOSITORY / "docs" / "watch.md", "noether"))
 def test_the_documented_commands_serve(line: str, runs: Path, environ) -> None:
-    words = re.sub(r" --port \d+", "", line).split()[2:]  # Another test may have that port.
+    words = re.sub(r" --port \d+", "", line).split()[2:]  # Another test may use that port.
     with serve(environ, *words, cwd=runs) as page:
         listed = [run["name"] for run in page.json("api/runs")["runs"]]
         assert set(listed) == ({Path(word).name for word in words} or {"cars", "lorries"})
@@ -349,7 +349,7 @@ def test_it_imports_neither_torch_nor_what_draws(runs: Path, environ) -> None:
 
 
 def test_the_files_of_the_page_are_shipped() -> None:
-    """hatchling puts every file of the package into the wheel that git does not ignore."""
+    """hatchling puts those files of the package into the wheel that git does not ignore."""
     page = REPOSITORY / "noether" / "watch"
     files = [path for folder in ("static", "templates") for path in (page / folder).rglob("*.*")]
     assert page / "static" / "uplot" / "LICENSE" in (page / "static" / "uplot").iterdir()
@@ -367,14 +367,14 @@ HALF_SENT = {
 
 @pytest.mark.slow
 def test_a_request_that_is_never_whole_is_closed_and_keeps_nobody_waiting(place) -> None:
-    """A byte every second does not keep a connection open; 200 connections leave room for other requests."""
+    """A connection that sends a byte every second is closed, too. With 200 connections open, requests are answered."""
     with ExitStack() as stack:
         opened = [
             stack.enter_context(socket.create_connection(("127.0.0.1", place.page.port), timeout=LIMIT_S))
             for _ in range(200)
         ]
         for number, one in enumerate(opened):
-            with suppress(OSError):  # The server closes the oldest connections for the newest.
+            with suppress(OSError):  # The server may have closed an old connection.
                 one.sendall(list(HALF_SENT.values())[number % 3])
         assert place.page.ask("api/runs")[0] == 200
         left, until = opened[-6:], time.monotonic() + 2 * REQUEST_S
@@ -386,7 +386,7 @@ def test_a_request_that_is_never_whole_is_closed_and_keeps_nobody_waiting(place)
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Send one more byte; return whether the other side has closed."""
+    """Send one more byte; return whether the server has closed the connection."""
     try:
         connection.sendall(b"x")
         connection.setblocking(False)

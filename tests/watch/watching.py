@@ -31,13 +31,13 @@ class Page:
 
     @property
     def path(self) -> str:
-        """The address's path: /TOKEN/."""
+        """The path of the address, /TOKEN/."""
         return urlsplit(self.address).path
 
     def ask(
         self, path: str, method: str = "GET", host: str | None = None, *, raw: bool = False
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send one request without normalising it. `raw`: the path is not under the token."""
+        """Send a request whose path is not normalised. `raw`: do not put the token before the path."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
         try:
             connection.putrequest(method, path if raw else self.path + path, skip_host=True)
@@ -55,7 +55,7 @@ class Page:
         return json.loads(body)
 
     def end(self) -> tuple[int, str]:
-        """Press Ctrl-C; return the exit code and the output since the start."""
+        """Stop the program as Ctrl-C does; return its exit code and its output since it printed its address."""
         self.process.send_signal(signal.SIGINT)
         said, _ = self.process.communicate(timeout=LIMIT_S)
         return self.process.returncode, said
@@ -63,7 +63,7 @@ class Page:
 
 @contextmanager
 def serve(environ: Mapping[str, str], *arguments: str, cwd: Path = REPOSITORY) -> Iterator[Page]:
-    """Start the page at any free port, wait for its address, and kill the process afterwards if it still runs."""
+    """Start `noether watch` at any free port and yield its page; at the end, kill the process if it still runs."""
     command = [sys.executable, "-m", "noether", "watch", *arguments, "--port", "0"]
     own = {**environ, "PYTHONPATH": str(REPOSITORY)}
     piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

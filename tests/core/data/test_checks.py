@@ -1,4 +1,4 @@
-"""Samples that cannot be trained on are named before training, with the mistake."""
+"""Before training, each sample that cannot be used is reported with its name and its mistake."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""MNIST's files and the packaged digits: read exactly, or refused by name."""
+"""MNIST's files and the packaged digits are read exactly, or the faulty file is named."""
 
 import gzip
 import struct
@@ -46,7 +46,7 @@ def test_the_package_holds_five_thousand_digits_a_fifth_of_each_for_testing() ->
     assert np.bincount(test.labels).tolist() == [100] * 10
     seen = {image.tobytes() for image in train.images}
     assert not any(image.tobytes() in seen for image in test.images)
-    assert 0.1 < float(train[0]["image"].mean()) < 0.25, "the ink of a digit"
+    assert 0.1 < float(train[0]["image"].mean()) < 0.25, "the mean brightness of a digit is wrong"
 
 
 IMAGES, LABELS = FILES["train"]

@@ -102,7 +102,7 @@ def test_what_a_data_set_draws_in_a_loader_worker_follows_from_seed_epoch_and_sa
     assert torch.equal(noise(1, 4, 0, 1), whole[1:]), "resumed"
     assert torch.equal(torch.cat([noise(1, 2, rank, 0) for rank in range(2)], dim=1), whole), "on two ranks"
     assert not torch.equal(noise(2, 4, 0, 0), whole)
-    assert len(whole.unique()) == whole.numel(), "another in every epoch"
+    assert len(whole.unique()) == whole.numel(), "each sample must get its own random numbers"
 
 
 class Hanging(Samples):
@@ -146,7 +146,7 @@ def test_samples_that_do_not_stack_name_the_key() -> None:
 
 
 def uneven_samples() -> list[dict[str, torch.Tensor]]:
-    """Return two samples, of 3 and 2 surface points and 4 volume points each."""
+    """Return two samples: the first has 3 surface points, the second has 2; both have 4 volume points."""
     return [
         {
             "surface_points": torch.ones(n, 3),
@@ -164,7 +164,7 @@ def test_samples_of_differing_numbers_of_points_are_padded_with_a_mask() -> None
     assert batch["surface_mask"].tolist() == [[True, True, True], [True, True, False]]
     assert batch["surface_pressure"].tolist() == [[1, 2, 3], [1, 2, 0]]
     assert batch["surface_points"].shape == (2, 3, 3)
-    # Arrays that by chance have as many rows as a sample has points, and sets of equal sizes, are left alone.
+    # `surface_name` has 2 rows, as many as the second sample has points, but is not padded. Equal sets get no mask.
     assert batch["surface_name"].shape == (2, 2, 5)
     assert set(batch) == {*uneven_samples()[0], "surface_mask"}
 
@@ -195,13 +195,13 @@ def test_evaluation_shows_as_many_anchors_as_training_has_points_without_their_f
     assert anchors == {"anchor_surface_points": (8, 3), "anchor_surface_normals": (8, 3)}
     places = shown["anchor_surface_points"][:, 0].tolist()
     assert len(set(places)) == 8
-    assert places != sorted(places), "the first points of a mesh, not a draw"
+    assert places != sorted(places), "these are the first points of the mesh, not random points"
     assert torch.equal(DRAW.for_evaluation(sample)["anchor_surface_points"], shown["anchor_surface_points"])
     assert not [key for key in DRAW.for_training(sample, SampleKey(0, 0)) if key.startswith("anchor_")]
 
 
 def seen(order: GlobalOrder, effective: int, limit: int | None, world: int, start: int = 0, stop: int = 12) -> list:
-    """Return the samples of each update, in order, over all ranks."""
+    """Return, for each update, the keys of its samples in the order of the ranks."""
     plan = plan_batches(effective, limit, world)
     ranks = [list(RankOrder(order, plan.micro_batch_sizes(), rank, start, stop)) for rank in range(world)]
     steps = plan.accumulation_steps

@@ -1,4 +1,4 @@
-"""A packed file returns the arrays written, other readers can read it, and a damaged one is refused by name."""
+"""A packed file returns the arrays that were written, other programs can read it, and a damaged file is named."""
 
 import json
 import os
@@ -43,11 +43,11 @@ def test_what_was_written_comes_back(path, arrays):
     assert packed.metadata == {"seed": "3", "name": "größe"}
     assert packed.arrays.keys() == arrays.keys()
     for key, array in arrays.items():
-        assert not packed.arrays[key].flags.owndata, "read from the map as it is touched"
+        assert not packed.arrays[key].flags.owndata, "arrays must be views of the memory map"
         assert packed.arrays[key].dtype == array.dtype
         np.testing.assert_array_equal(packed.arrays[key], array)
     with safetensors.safe_open(path, "np") as file:
-        assert file.metadata() == packed.metadata, "the library reads it too"
+        assert file.metadata() == packed.metadata, "the library safetensors must read the same metadata"
 
 
 def test_a_file_of_the_safetensors_library_is_read(tmp_path, arrays):
@@ -188,7 +188,7 @@ def test_a_file_without_a_digest_is_refused_with_a_fix_that_works(kind: str, tmp
 
     ellipsoid.prepare(tmp_path, CARS)
     digest_path(tmp_path / "train.safetensors").unlink()
-    os.mkfifo(digest_path(tmp_path / "train.safetensors"))  # A pipe, which would block a reader.
+    os.mkfifo(digest_path(tmp_path / "train.safetensors"))  # Opening this pipe would block.
     with refusal("packed-data-unverified"):
         check()
     digest_path(tmp_path / "train.safetensors").unlink()

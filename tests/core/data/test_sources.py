@@ -1,4 +1,4 @@
-"""Every built-in component has a line in the registry, its own YAML file, and code that exists."""
+"""Every built-in component has a line in the registry and a YAML file, and its dotted path exists."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_a_dotted_path_is_the_users_own():
 
 
 def test_nothing_but_the_registry_and_the_commands_names_physics():
-    """import-linter sees only import statements, not modules named in strings."""
+    """import-linter checks only import statements, so this test checks the names of modules in strings."""
     package = Path(noether.__file__).parent
     outside = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in ("physics", "cli")]
     named = {str(path.relative_to(package)) for path in outside if "noether.physics" in path.read_text()}

@@ -1,4 +1,4 @@
-"""Building a model from `model.kind` and options, and the refusals of invalid ones."""
+"""Building a model from `model.kind` and its options; an invalid kind or option is refused."""
 
 import sys
 
@@ -94,7 +94,7 @@ def test_users_own_model_from_the_working_directory(user_folder, kind, options, 
 
 
 def test_a_class_without_a_constructor_takes_nothing_after_a_compilation_too(user_folder):
-    """torch.compile replaces nn.Module.__init__ with another function."""
+    """torch.compile replaces nn.Module.__init__ by another function."""
     from torch._dynamo.mutation_guard import install_generation_tagging_init
 
     install_generation_tagging_init()

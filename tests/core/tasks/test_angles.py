@@ -1,4 +1,4 @@
-"""Angles that jump are learned as cosine and sine, and are restored in the files' range, with their errors."""
+"""A periodic angle is learned as its cosine and sine; the angle and its error are restored in the files' range."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_a_spread_of_cosine_and_sine_is_one_of_the_angle() -> None:
     pairs = as_pair(np.array([179.5, 10.0]), (-180, 180))
     off = as_pair(np.array([181.5, 12.0]), (-180, 180)) - pairs
     found = Prediction({"phase": pairs}, {}, {"phase": off / 2}, {"phase": off}, None)
-    # The truth of -179 shifts the first prediction and its interval by a whole turn.
+    # The true angle of -179 shifts the first prediction and its interval by 360 degrees.
     mean = as_nearest(np.array([179.5, 10.0]), np.array([-179.0, 11.0]), (-180, 180))
     own = found.arrays("phase", mean, FileAxes.of({}, "files", {"phase": (-180.0, 180.0)}))
     assert own["phase_spread"] == pytest.approx([1, 1], rel=1e-3)

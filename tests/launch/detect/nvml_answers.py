@@ -38,7 +38,7 @@ def planned() -> list[str]:
 
 
 def started() -> list[str]:
-    """Run `train` up to the point where it would start ranks."""
+    """Run `train` until it would start its ranks; return the names of the ranks' devices."""
     names: list[str] = []
 
     def stop(config: Any, *_: Any, **__: Any) -> int:

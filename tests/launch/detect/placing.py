@@ -15,7 +15,7 @@ def four_gpus() -> list[Gpu]:
 
 
 def no_gpus() -> None:
-    """Return None, as on a node without a driver."""
+    """Return None, as the driver query does on a node without a driver."""
 
 
 def driver_of(environ: dict[str, str]) -> GpuDriver:
@@ -38,7 +38,7 @@ def place(
 
 
 def shown(placement: Placement) -> str:
-    """Return each of its workers as "rank/local rank/node rank device"."""
+    """Return each worker of a placement as "rank/local rank/node rank device"."""
     return " ".join(f"{w.rank}/{w.local_rank}/{w.node_rank} {w.device}" for w in placement.workers)
 
 

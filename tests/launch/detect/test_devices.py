@@ -31,11 +31,11 @@ def found(mask: str | None, gpus: list[Gpu] | None, accelerator: str = "auto", s
     ("mask", "gpus", "names"),
     [
         pytest.param(None, FOUR, ["0", "1", "2", "3"], id="no mask"),
-        pytest.param("2,3", FOUR, ["2", "3"], id="trap 1: CUDA_VISIBLE_DEVICES=2,3 ignored"),
+        pytest.param("2,3", FOUR, ["2", "3"], id="CUDA_VISIBLE_DEVICES=2,3 is read"),
         pytest.param("3,0", FOUR, ["3", "0"], id="the mask's order, not the driver's"),
-        pytest.param(f"{C},{A}", FOUR, [C, A], id="trap 1: UUIDs rejected"),
+        pytest.param(f"{C},{A}", FOUR, [C, A], id="UUIDs are accepted"),
         pytest.param(A.upper().replace("GPU", "gpu"), FOUR, [A.upper().replace("GPU", "gpu")], id="UUID case"),
-        pytest.param(MIG_2, DIVIDED, [MIG_2], id="trap 1: MIG id parsed with int()"),
+        pytest.param(MIG_2, DIVIDED, [MIG_2], id="a MIG id is no number"),
         pytest.param("MIG-d9", DIVIDED, ["MIG-d9"], id="MIG id cut where still unique"),
         pytest.param(None, DIVIDED, [MIG_1], id="CUDA shows one MIG instance, and no GPU beside it"),
     ],
@@ -44,7 +44,7 @@ def test_visible_cuda_devices(mask: str | None, gpus: list[Gpu], names: list[str
     inventory = found(mask, gpus)
     assert inventory.kind == "cuda"
     assert [device.name for device in inventory.devices] == names
-    # torch counts devices within the mask.
+    # torch numbers the devices from 0 within the mask.
     assert [str(device) for device in inventory.devices] == [f"cuda:{i}" for i in range(len(names))]
     assert (mask is None) or inventory.evidence == f"CUDA_VISIBLE_DEVICES={mask}"
 

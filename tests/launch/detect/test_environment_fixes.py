@@ -1,4 +1,4 @@
-"""Applying the printed fix of a refused start makes the start succeed; a single process is not refused."""
+"""If a command is refused, it succeeds once the printed fix is applied; a single process is not refused."""
 
 import dataclasses
 import re
@@ -22,7 +22,7 @@ from tests.refusal import refusal
 TWO_HOSTS = hydra(1, 1)[1]
 TASK = step([1, 1])[1]
 
-# Refused starts: the environment, the settings, and whether four GPUs are visible.
+# Refused commands, each as its environment, its settings, and whether four GPUs are visible.
 ENVIRONMENTS: dict[str, tuple[dict[str, str], dict[str, object], bool]] = {
     "WORLD_SIZE-alone": ({"WORLD_SIZE": "2"}, {}, False),
     "RANK-alone": ({"RANK": "0"}, {}, False),
@@ -69,7 +69,7 @@ def resolve(environ: dict[str, str], settings: dict[str, object], gpus: bool) ->
 
 
 def applied(fix: str, environ: dict[str, str], settings: dict[str, object]) -> tuple[dict[str, str], dict[str, object]]:
-    """Apply the fix without its remark in brackets and its further lines."""
+    """Apply the first line of a fix, without its remark; return the changed environment and settings."""
     first = re.split(r" {6}", fix.splitlines()[-1] if "accelerator=cpu" in fix else fix.splitlines()[0])[0]
     for name, value in PLACES.items():
         first = re.sub(rf"\b{name}\b", value, first)

@@ -19,7 +19,7 @@ def test_trap_9_a_free_port_is_held_from_the_moment_it_is_known(host: str) -> No
     try:
         assert held.endpoint.host == host
         assert held.endpoint.port > 0
-        # An early rank waits in the queue; nobody has accepted yet.
+        # A rank that connects early waits in the queue, although no connection has been accepted yet.
         with socket.create_connection(("127.0.0.1", held.endpoint.port), timeout=5) as early:
             assert early.getpeername()[1] == held.endpoint.port
         with pytest.raises(RequestError):
@@ -32,7 +32,7 @@ def test_trap_9_a_port_just_used_can_be_held_again() -> None:
     held = hold_port(Endpoint("127.0.0.1", 0))
     client = socket.create_connection(("127.0.0.1", held.endpoint.port), timeout=5)
     server, _ = held.socket.accept()
-    server.close()  # The side that closes first keeps the port in TIME_WAIT.
+    server.close()  # The port of the side that closes first stays in TIME_WAIT.
     client.close()
     held.close()
     again = hold_port(held.endpoint)
@@ -156,7 +156,7 @@ def test_a_port_is_published_for_one_run_and_taken_away(tmp_path: Path) -> None:
     assert (own.read(), other.read()) == (("n1", 23456), None)
     other.write("n2", 1)
     own.path.write_text("{")
-    assert own.read() is None, "half of it is nothing"
+    assert own.read() is None, "an incomplete record must not be read"
     own.remove()
     other.remove()
     other.remove()

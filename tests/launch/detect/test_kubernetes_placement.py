@@ -1,4 +1,4 @@
-"""A pod of Kubernetes' Indexed Job: its index, the number of pods, and the address of rank 0."""
+"""Placement in a pod of Kubernetes' Indexed Job: the pod's index, the number of pods, and rank 0's address."""
 
 import placing
 import pytest
@@ -7,7 +7,7 @@ from refusal import refusal_with
 from noether.launch.detect.placement import LaunchRequest, Placement
 from noether.launch.detect.process_facts import ProcessFacts, full_name
 
-LOCALHOST = {"environ": {"MASTER_ADDR": "localhost"}}  # As another launcher sets it.
+LOCALHOST = {"environ": {"MASTER_ADDR": "localhost"}}  # Other launchers set this value.
 DOMAIN = "cars.team.svc.cluster.local"
 
 

@@ -1,4 +1,4 @@
-"""Launchers and schedulers are recognised by their variables: their ranks join, train alone, or are refused."""
+"""Launchers and schedulers are recognised by their variables; their processes join, train alone, or are refused."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.refusal import refusal
 
 
 def each(count: int, **variables: str) -> list[dict[str, str]]:
-    """Return the environments of `count` processes: # in a value is replaced by the process's number."""
+    """Return the environments of `count` processes; each "#" in a value is replaced by the index of the process."""
     return [{name: value.replace("#", str(rank)) for name, value in variables.items()} for rank in range(count)]
 
 
@@ -21,7 +21,7 @@ def cluster_spec(rank: int) -> str:
     return json.dumps({"cluster": pools, "task": {"type": f"workerpool{min(rank, 1)}", "index": max(0, rank - 1)}})
 
 
-MAIN = {"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "n1"}  # Not set on the main node itself.
+MAIN = {"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "n1"}  # The main node lacks this variable.
 AWS = each(3, AWS_BATCH_JOB_NODE_INDEX="#", AWS_BATCH_JOB_NUM_NODES="3", AWS_BATCH_JOB_MAIN_NODE_INDEX="0")
 SKYPILOT = each(3, SKYPILOT_NODE_RANK="#", SKYPILOT_NUM_NODES="3", SKYPILOT_NODE_IPS="n1\nn2\nn3\n")
 ON_EACH_NODE = {
@@ -93,7 +93,7 @@ NOT_KNOWN = {
 
 
 def with_files(environ: dict[str, str], folder: Path) -> dict[str, str]:
-    """Write the value of each variable *FILE to a file; return the environment with the files' paths."""
+    """Write the value of each variable *FILE to a file; return the environment with the file's path as the value."""
     files = {name: folder / name for name in environ if name.endswith("FILE")}
     for name, path in files.items():
         path.write_text(environ[name])

@@ -28,7 +28,7 @@ def placed(inventory: DeviceInventory, devices: str | None = None, **environ: st
 
 
 def test_a_quota_is_said_of_workers_and_threads_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: with a quota of 2, workers reported 2 usable cores, but their threads 8."""
+    """Regression: with a quota of 2 CPUs, the line on workers gave 2 usable cores, and the line on threads gave 8."""
     monkeypatch.setattr("noether.launch.detect.devices.read_cpus", lambda: UsableCpus(tuple(range(8)), 8, 2.0))
     reasons = resolve_placement(LaunchRequest("cpu"), {}, "box").reasons
     for said in (reasons["workers"], reasons["threads"]):
@@ -74,7 +74,7 @@ def test_more_cpu_workers_than_cores_are_warned_of(devices: str | None, warned: 
 @pytest.mark.parametrize(
     ("master_port", "environ", "port", "asked_by"),
     [
-        pytest.param(None, {}, 0, "", id="trap 9: no random port, one that is bound and held"),
+        pytest.param(None, {}, 0, "", id="a port that is bound and held"),
         pytest.param(29500, {}, 29500, "master_port", id="the setting"),
         pytest.param(None, {"MASTER_PORT": "29501"}, 29501, "MASTER_PORT", id="the environment"),
         pytest.param(29500, {"MASTER_PORT": "29500"}, 29500, "master_port", id="both, the same"),

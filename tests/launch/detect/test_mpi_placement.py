@@ -22,7 +22,7 @@ def open_mpi(*counts: int, daemons: tuple[int, ...] = (), by_node: bool = False,
                 "OMPI_COMM_WORLD_SIZE": str(len(where)),
                 "OMPI_COMM_WORLD_LOCAL_RANK": str(where[:rank].count(node)),
                 "OMPI_COMM_WORLD_LOCAL_SIZE": str(counts[node]),
-                # The rank among this node's processes of all jobs, not the number of a node.
+                # Despite its name, this is a rank among the processes of all jobs on this node.
                 "OMPI_COMM_WORLD_NODE_RANK": str(where[:rank].count(node)),
                 "OMPI_MCA_orte_num_nodes": str(len(counts)),
                 "OMPI_MCA_orte_hnp_uri": "160366592.0;tcp://192.0.2.2:37633;tcp6://[fd00::2]:50733",
@@ -49,7 +49,7 @@ def open_mpi_5(*counts: int) -> list[dict[str, str]]:
 
 
 def hydra(*counts: int) -> list[dict[str, str]]:
-    """Return the variables of `mpiexec -n …` of MPICH 4.0.2."""
+    """Return the variables that MPICH 4.0.2's `mpiexec -n …` sets."""
     common = {"PMI_SIZE": str(sum(counts)), "PMI_FD": "6"}
     places = [(local, count) for count in counts for local in range(count)]
     own = [{"MPI_LOCALRANKID": str(local), "MPI_LOCALNRANKS": str(count)} for local, count in places]
@@ -90,7 +90,7 @@ def test_open_mpi_on_two_machines(counts: tuple[int, ...], by_node: bool) -> Non
         assert sorted(worker.local_rank for worker in workers if worker.node_rank == node) == list(range(count))
     for placement in placements:
         assert (len(placement.nodes), placement.host) == (2, f"n{placement.node_rank + 1}")
-        # mpirun's own machine, which runs rank 0.
+        # This is the machine of mpirun, which runs rank 0.
         assert (placement.endpoint.host, placement.endpoint.port) == ("192.0.2.2", derived(160366592, 0, "")[0])
 
 
@@ -127,7 +127,7 @@ def test_one_device_bound_to_each_by_a_wrapper() -> None:
 
 
 def test_mpirun_inside_a_slurm_job_wins() -> None:
-    # The daemons are srun's tasks, so SLURM_PROCID is a daemon's.
+    # srun starts only the daemons, so SLURM_PROCID numbers the daemons.
     tasks = step([1, 1], SLURM_RESTART_COUNT="2")
     placements = [place({**tasks[0 if n < 2 else 1], **env}) for n, env in enumerate(open_mpi(2, 2))]
     assert [(p.launcher, p.workers[0].rank, p.restarts) for p in placements] == [("mpi", rank, 2) for rank in range(4)]

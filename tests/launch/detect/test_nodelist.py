@@ -1,4 +1,4 @@
-"""Slurm's node lists and task counts are parsed; invalid ones are refused quickly."""
+"""Slurm's node lists and task counts are parsed, and invalid texts are refused without a long computation."""
 
 import time
 

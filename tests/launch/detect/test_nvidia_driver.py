@@ -35,7 +35,7 @@ SITUATIONS: dict[str, tuple[str, str | None, Answer, str, str]] = {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compile the stub; return its folder."""
+    """Compile the stub of the driver's library; return its folder."""
     compiler = find_program("gcc", "gcc libc6-dev")
     folder = tmp_path_factory.mktemp("nvml")
     command = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", "libnvidia-ml.so.1", str(HERE / "nvml_stub.c")]
@@ -44,7 +44,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ask(library: Path, folder: Path, *states: tuple[str, str | None]) -> list[dict[str, Any]]:
-    """Return the results of plan, train and doctor in each (stub state, CUDA_VISIBLE_DEVICES)."""
+    """Return the results of plan, train and doctor for each pair (state of the stub, CUDA_VISIBLE_DEVICES)."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "SLURM_"))}
     environ |= {"LD_LIBRARY_PATH": str(library), "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(

@@ -31,7 +31,7 @@ def dump_names() -> list[str]:
 
 
 def read_dump(name: str) -> dict[str, list[DumpedProcess]]:
-    """Return every process of a dump by section, in the order of the file."""
+    """Return the processes in each section of a dump, in the order of the file."""
     shared: dict[str, dict[str, str]] = {}
     counts: dict[str, int] = {}
     own: dict[str, list[tuple[str, dict[str, str]]]] = {}
@@ -67,8 +67,8 @@ SHELL = ProcessFacts(stdin_is_terminal=True)
 class Case:
     """The expected result for the processes of one section of a dump.
 
-    `workers` has one string per process, which lists "rank/local rank/node rank device" of each of its workers.
-    `refused`: words of the error expected instead. `step`: the Slurm step that every process's ancestors show.
+    `workers` has one string per process, which lists "rank/local rank/node rank device" of each worker that it runs.
+    `refused`: words of the error, if one is expected. `step`: the Slurm step that the ancestors of each process show.
     """
 
     trap: str
@@ -220,7 +220,7 @@ def test_every_dump(case: Case, visible: bool) -> None:
         assert case.warned in "; ".join(placement.warnings)
         assert all(placement.reasons.values())
         job, step = int(process.environ["SLURM_JOB_ID"]), int(process.environ.get("SLURM_STEP_ID", "0"))
-        # A lone process binds a free port itself; separately started tasks compute the same one.
+        # A process that runs alone binds any free port; tasks that srun starts separately compute the same port.
         derived = 20000 + (101 * job + step) % 9497 if len(placement.workers) < case.world else 0
         assert placement.endpoint.port == derived
 

@@ -83,7 +83,7 @@ def test_devices_of_the_setting_are_as_many_on_every_node_of_a_heterogeneous_ste
 
 
 def test_fault_1_a_mask_is_counted_within() -> None:
-    # If a launcher set CUDA_VISIBLE_DEVICES to 0 and 1 for its children, they would use another job's GPUs.
+    # GPUs are counted within the mask: with CUDA_VISIBLE_DEVICES=0,1, child processes would use another job's GPUs.
     for mask in ("2,3", "GPU-2,GPU-3"):
         placements = [place(environ) for environ in step([2, 2], devices=[mask])]
         check_one_world(placements)
@@ -134,7 +134,7 @@ def plan_as(rank: int, *words: str) -> subprocess.CompletedProcess[str]:
 def test_8192_ranks_on_1024_nodes(visible: str | None) -> None:
     rank = 5003
     words = ["trainer.effective_batch_size=16384", f"--visible-devices={visible}" if visible else "accelerator=cpu"]
-    result = plan_as(rank, *words)  # benchmarks/plan.py measures how long it takes.
+    result = plan_as(rank, *words)  # benchmarks/plan.py measures how long this takes.
     assert result.returncode == 0, result.stderr
     plan = json.loads(result.stdout)
     assert (plan["launcher"], plan["world_size"], plan["node_rank"]) == ("slurm", 8192, 625)

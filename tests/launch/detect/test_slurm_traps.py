@@ -19,7 +19,7 @@ WRAPPED = ProcessFacts(True, ("bash -c noether train; echo done", "slurmstepd: [
 IN_CGROUP = ProcessFacts(cgroup="0::/system.slice/slurmstepd.scope/job_13/step_0/user/task_1\n")
 
 TASK = step([2, 2])[0]
-"""Rank 0 of two nodes with two tasks each, job 13, step 0."""
+"""The environment of rank 0 in a step with two tasks on each of two nodes (job 13, step 0)."""
 TASK_3 = step([2, 2])[3]
 ONE_NODE = step([4], devices=["0,1"])[0]
 PTY = {"SLURM_PTY_PORT": "40001"}
@@ -35,7 +35,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Local:
-    """A process that trains on this node alone: its environment, the expected warning, and its devices."""
+    """A process that trains on this node alone: its environment, the expected warning and the number of devices."""
 
     trap: str
     environ: dict[str, str]
@@ -205,7 +205,7 @@ def test_one_node_meets_on_its_own_loopback_whatever_is_exported() -> None:
 
 
 def test_enroots_hook_agrees_and_slurm_answers() -> None:
-    # conf/hooks/extra/50-slurm-pytorch.sh of enroot sets these in each task of a step.
+    # The hook conf/hooks/extra/50-slurm-pytorch.sh of enroot sets these variables in each task of a step.
     for rank, task in enumerate(step([2, 2])):
         hook = {"MASTER_ADDR": "n1", "MASTER_PORT": str(61000 + 13), "WORLD_SIZE": "4", "RANK": str(rank)}
         placement = place({**task, **hook, "LOCAL_RANK": str(rank % 2)})

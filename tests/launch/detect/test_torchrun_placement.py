@@ -41,17 +41,17 @@ def test_torchrun_on_any_nodes(counts: tuple[int, ...], gpus: bool) -> None:
         assert str(worker.device) == (f"cuda:{worker.local_rank}" if gpus else "cpu")
         assert placement.host == f"n{placement.node_rank + 1}"
         assert (placement.endpoint.host, placement.endpoint.port) == ("n1", 29771)
-        # The agent serves the store: rank 0 would find the port taken.
+        # torchrun's agent serves the store, so rank 0 must not open the port itself.
         assert placement.endpoint.served_by == "torchrun"
 
 
 def test_torchrun_inside_a_slurm_job_wins() -> None:
-    # srun -N2 --ntasks-per-node=1 torchrun --nnodes 2 --nproc-per-node 2: SLURM_PROCID is the agent's.
+    # In `srun -N2 --ntasks-per-node=1 torchrun --nnodes 2 --nproc-per-node 2`, SLURM_PROCID numbers the agents.
     tasks = step([1, 1])
     placements = [place({**tasks[int(env["GROUP_RANK"])], **env}) for env in torchrun(2, 2)]
     assert [placement.workers[0].rank for placement in placements] == [0, 1, 2, 3]
     assert {(p.launcher, p.world_size) for p in placements} == {("torchrun", 4)}
-    # torchrun in a batch script, without srun.
+    # A batch script may start torchrun without srun.
     assert [place({**batch_script(["n1"], [4]), **env}).launcher for env in torchrun(2)] == ["torchrun"] * 2
 
 
@@ -111,7 +111,7 @@ def test_the_master_pod_is_told_localhost_and_listens_to_all() -> None:
     placement = place(environs[0], host="job-master-0")
     assert placement.endpoint.host == "job-master-0"
     assert placement.reasons["endpoint"].startswith("job-master-0, as MASTER_ADDR=localhost in the pod")
-    # torchrun's agent listens on all addresses, so its own workers may call it localhost.
+    # torchrun's agent listens on all addresses, so workers on its machine may reach it as localhost.
     assert place(torchrun(2, 2, master="localhost")[0]).endpoint.host == "localhost"
 
 
@@ -126,7 +126,7 @@ def by_hand(count: int, **extra: str) -> list[dict[str, str]]:
 
 
 def test_ranks_by_hand() -> None:
-    # One process per machine, and torch's default port.
+    # There is one process on each machine, and the port is torch's default.
     placements = [place(environ, host=f"n{rank + 1}") for rank, environ in enumerate(by_hand(3))]
     assert [placement.workers[0].rank for placement in placements] == [0, 1, 2]
     assert {(p.launcher, p.world_size, p.endpoint.port) for p in placements} == {("torchrun", 3, 29500)}
@@ -164,5 +164,5 @@ def test_ranks_in_a_stripped_slurm_step_are_not_believed() -> None:
     facts = ProcessFacts(ancestors=("slurmstepd: [13.0]",))
     with refusal_with("--cleanenv"):
         place(by_hand(2)[0], facts=facts)
-    # torchrun was started inside the container, so its variables are complete.
+    # If torchrun was started inside the container, its variables are complete.
     assert place(torchrun(2)[0], facts=facts).launcher == "torchrun"

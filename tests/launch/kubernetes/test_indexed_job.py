@@ -1,4 +1,4 @@
-"""The Indexed Job of examples/kubernetes: valid, safe, and run as two pods with separate networks."""
+"""The Indexed Job of examples/kubernetes is valid and safe, and trains on two pods with separate networks."""
 
 import json
 import signal
@@ -52,7 +52,7 @@ def test_each_document_is_what_kubernetes_takes(document: dict[str, Any], versio
 def test_a_job_that_never_comes_to_its_end_is_ended_and_one_that_has_goes() -> None:
     spec, (toleration,) = JOB["spec"], POD["tolerations"]
     assert spec["activeDeadlineSeconds"] > 3600 > DistributedConfig().init_timeout_s
-    assert spec["ttlSecondsAfterFinished"] >= 3600, "time to read the logs"
+    assert spec["ttlSecondsAfterFinished"] >= 3600, "users need time to read the logs"
     assert toleration["key"] in CONTAINER["resources"]["limits"]
 
 
@@ -70,7 +70,7 @@ def test_the_pods_find_each_other_by_the_service() -> None:
 
 
 def test_exit_codes_mean_what_they_say() -> None:
-    assert POD["restartPolicy"] == "Never", "podFailurePolicy takes no other"
+    assert POD["restartPolicy"] == "Never", "podFailurePolicy allows no other value"
     rules = JOB["spec"]["podFailurePolicy"]["rules"]
     actions = {code: rule["action"] for rule in rules for code in rule.get("onExitCodes", {}).get("values", ())}
     assert actions == {ExitCode.REQUEST: "FailJob", ExitCode.LATE: "Ignore", ExitCode.CHECKPOINTED: "Ignore"}
@@ -94,7 +94,7 @@ class Pod(Host):
         self.volume, self.log, hosts = volume, volume / f"log-{index}", volume / f"hosts-{index}"
         names = [f"{JOB['metadata']['name']}-{one}" for one in range(len(ADDRESSES))]
         full = [f"{name}.{POD['subdomain']}.default.svc.cluster.local" for name in names]
-        # The other pods' names come from the cluster's name server.
+        # As the cluster's name server would, the file gives the other pods' addresses, but only for their full names.
         lines = [f"{ADDRESSES[one]}\t{full[one]}\t{names[one] if one == index else ''}" for one in range(len(names))]
         hosts.write_text("\n".join(["127.0.0.1\tlocalhost", *lines, ""]))
         self.run("mount", "--bind", str(hosts), "/etc/hosts")
@@ -120,7 +120,7 @@ def ended(pods: list[Pod], limit_s: float) -> tuple[list[int], list[str]]:
 @pytest.mark.timeout(400)
 def test_two_pods_wait_in_vain_train_stop_at_an_eviction_and_go_on(pods: list[Pod], tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "cars")
-    for pod in pods:  # Each alone: the other pod has no node yet.
+    for pod in pods:  # Only this pod runs: the other one has no node yet.
         pod.train("distributed.init_timeout_s=3")
         codes, said = ended([pod], START_S)
         assert codes == [ExitCode.LATE], said
@@ -137,7 +137,7 @@ def test_two_pods_wait_in_vain_train_stop_at_an_eviction_and_go_on(pods: list[Po
     assert (plan["launcher"], plan["world_size"], plan["nodes"]) == ("kubernetes", 2, ["cars-0", "cars-1"])
     assert plan["endpoint"]["host"] == "cars-0.cars.default.svc.cluster.local"
     saved = list_checkpoints(run.checkpoints)[-1].updates
-    for pod in reversed(pods):  # New pods, the last one first.
+    for pod in reversed(pods):  # New pods start, the one with the last index first.
         pod.train(f"trainer.max_updates={saved + 3}")
     codes, said = ended(pods, START_S)
     assert codes == [ExitCode.DONE] * 2, said

@@ -53,7 +53,7 @@ def test_objects_travel_both_ways_and_leave_nothing_behind(stores, channels: lis
         assert all(words[2 * turn] == {"turn": turn, "rank": 0} for words in heard)
         assert heard[0][2 * turn + 1] == [(turn, rank) for rank in range(WORLD)]
         assert all(words[2 * turn + 1] == [] for words in heard[1:])
-    assert stores[0].num_keys() <= 6, "what was read is taken away"
+    assert stores[0].num_keys() <= 6, "messages must be deleted once they are read"
 
 
 def test_a_rank_that_does_not_come_is_waited_for_as_long_as_is_said(channels: list[ControlChannel]) -> None:

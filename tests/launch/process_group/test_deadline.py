@@ -52,7 +52,7 @@ def test_the_lead_follows_what_was_measured() -> None:
     assert deadline.lead_s == MARGIN_S
     deadline.save_s = 20.0
     assert not deadline.is_near(lambda: NOW - 60)
-    assert not deadline.is_near(lambda: NOW - 57)  # Boundaries are 3 s apart.
+    assert not deadline.is_near(lambda: NOW - 57)  # The boundaries so far are 3 s apart.
     assert deadline.lead_s == MARGIN_S + 40 + 6
     assert deadline.is_near(lambda: NOW - 56)
 

@@ -34,7 +34,7 @@ def test_a_second_ctrl_c_leaves_at_once() -> None:
     stop = AgreedStop()
     with stop.listening():
         os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)  # Milliseconds later, as from a wrapper that forwards the same Ctrl-C.
+        os.kill(os.getpid(), signal.SIGINT)  # A wrapper may forward the same Ctrl-C at once.
         assert stop.agreed() == signal.SIGINT
         time.sleep(SECOND_INTERRUPT_S)
         with pytest.raises(KeyboardInterrupt):
@@ -47,7 +47,7 @@ def test_a_signal_ends_a_rank_that_waits_for_others_at_the_start(number) -> None
         with pytest.raises(InterruptedStartError, match=f"interrupted by {signal.Signals(number).name}") as caught:
             os.kill(os.getpid(), number)
         assert caught.value.exit_code == 128 + number
-        os.kill(os.getpid(), signal.SIGTERM)  # Slurm's second one changes nothing.
+        os.kill(os.getpid(), signal.SIGTERM)  # A second SIGTERM, as Slurm sends, changes nothing.
 
 
 def test_once_the_ranks_have_met_a_signal_is_kept() -> None:
@@ -68,8 +68,8 @@ def test_the_handlers_before_come_back() -> None:
 def pass_boundaries(context: WorkerContext, payload: tuple[str, dict[str, float | int]]) -> int:
     """Record the boundary at which each rank stopped, and why; rank 1 signals itself at boundary `signalled_at`.
 
-    seconds: time of an update; slower_rank_s: time that rank 1 adds to it. checked: inside an evaluation.
-    apart: nothing keeps the ranks in step.
+    seconds: duration of an update. slower_rank_s: what rank 1 adds to this duration. checked: stop as inside an
+    evaluation. apart: no collective keeps the ranks in step.
     """
     folder, plan = payload
     rank, boundary, reason = context.worker.rank, 0, 0
@@ -80,7 +80,7 @@ def pass_boundaries(context: WorkerContext, payload: tuple[str, dict[str, float 
             boundary += 1
             time.sleep(plan["seconds"] + rank * plan.get("slower_rank_s", 0))
             if not plan.get("apart"):
-                group.barrier()  # Gradients keep ranks in step.
+                group.barrier()  # In a real run, the all-reduce of the gradients does this.
             if rank == 1 and boundary == plan["signalled_at"]:
                 os.kill(os.getpid(), signal.SIGUSR1)
             try:

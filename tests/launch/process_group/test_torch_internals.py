@@ -65,4 +65,4 @@ def test_the_compiler_is_not_imported_and_a_torch_without_the_private_names_trai
         found.append(json.loads(done.stdout.splitlines()[-1]))
     (losses, compiler), (without, fallback) = found
     assert losses == without
-    assert (compiler, fallback) == (False, True), "importing it takes a process two seconds of a core"
+    assert (compiler, fallback) == (False, True), "importing the compiler takes 2 s of processor time"

@@ -15,7 +15,7 @@ from noether.launch.processes.death_signal import die_with_parent
 
 
 def note(folder: Path, context: WorkerContext, **facts: Any) -> None:
-    """Write facts about this rank for the test, atomically."""
+    """Write facts about this rank to a file that the test reads; write the file atomically."""
     partial = folder / f"rank-{context.worker.rank}.partial"
     partial.write_text(json.dumps({"pid": os.getpid(), **facts}))
     partial.rename(folder / f"rank-{context.worker.rank}.json")
@@ -67,7 +67,7 @@ def fail_while_others_reduce(context: WorkerContext, how: str) -> int:
     return 0
 
 
-# As torch writes it, shortened.
+# A message of torch, shortened.
 WATCHDOG = """[rank{rank}]:[E1218 20:27:21.4 ProcessGroupNCCL.cpp:629] [Rank {rank}] Watchdog caught collective \
 operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=5000) ran for 5081 \
 milliseconds before timing out.
@@ -82,7 +82,7 @@ def hang_on_gpu(context: WorkerContext, plan: tuple[int, Path]) -> int:
         context.parent.begin_update(update)
         if (context.worker.rank, update) == (hanging, 3):
             (folder / "hangs").touch()
-            while not (folder / "asked").exists():  # The watchdog asks all ranks' recorders to write.
+            while not (folder / "asked").exists():  # The watchdog makes each rank write a trace.
                 time.sleep(0.01)
             time.sleep(0.5)
             (context.run_info.log_folder / f"nccl-trace-rank-{hanging}").touch()
@@ -145,7 +145,7 @@ def _load_forever() -> None:
 
 
 def hang_with_family(context: WorkerContext, folder: Path) -> int:
-    """Rank 0 hangs with grandchildren and ignores SIGTERM and SIGINT; rank 1 fails once rank 0 is set up."""
+    """Rank 0 starts children, hangs, and ignores SIGTERM and SIGINT; rank 1 fails once rank 0 has started them."""
     if context.worker.rank == 0:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
@@ -157,7 +157,7 @@ def hang_with_family(context: WorkerContext, folder: Path) -> int:
 
 
 def die_with_family(context: WorkerContext, folder: Path) -> int:
-    """Rank 0 is killed while its own children live on."""
+    """Rank 0 starts children and is killed while they run."""
     if context.worker.rank == 0:
         start_family(folder, context)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -166,7 +166,7 @@ def die_with_family(context: WorkerContext, folder: Path) -> int:
 
 
 def finish_with_family(context: WorkerContext, folder: Path) -> int:
-    """Rank 0 ends and leaves its children behind."""
+    """Rank 0 starts children and exits without ending them."""
     if context.worker.rank == 0:
         start_family(folder, context)
     return 0
@@ -179,7 +179,7 @@ def wait_with_family(context: WorkerContext, folder: Path) -> int:
 
 
 def stop_at_boundary(context: WorkerContext, folder: Path) -> int:
-    """Record the signals received; exit with 75 once the test creates the file `boundary`."""
+    """Record signals. After the first signal, exit with code 75 once the test has created the file `boundary`."""
     received: list[str] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, frame: received.append(signal.Signals(number).name))
@@ -191,7 +191,7 @@ def stop_at_boundary(context: WorkerContext, folder: Path) -> int:
 
 
 def wait_for_signal(context: WorkerContext, folder: Path) -> int:
-    """Wait without any signal handler."""
+    """Wait without setting a signal handler."""
     note(folder, context)
     time.sleep(600)
     return 0

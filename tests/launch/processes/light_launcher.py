@@ -1,4 +1,4 @@
-"""A launcher script without `if __name__ == "__main__"`: a worker that ran it again would launch itself.
+"""A launcher script without `if __name__ == "__main__"`: a worker that ran the script again would start workers, too.
 
 Arguments: the target, the payload folder, the number of workers, and optionally the module to preload.
 """

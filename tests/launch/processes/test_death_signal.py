@@ -66,5 +66,5 @@ if __name__ == "__main__":
 
 @linux
 def test_a_child_whose_parent_was_gone_before_it_asked_to_die_with_it_dies() -> None:
-    """The child holds the other end of the pipe for as long as it lives."""
+    """The call returns only when the child has ended, because the child keeps the pipe open."""
     subprocess.run([sys.executable, "-c", PARENT.format(root=str(ROOT))], stdout=subprocess.PIPE, timeout=20)

@@ -35,7 +35,7 @@ def launch(tmp_path: Path, start_process: Launch) -> Launch:
 
 
 def facts(folder: Path, count: int = 2) -> list[dict[str, Any]]:
-    """Return the facts that each rank recorded, once all have."""
+    """Return the facts that each rank recorded, as soon as all ranks have recorded theirs."""
     paths = [folder / f"rank-{rank}.json" for rank in range(count)]
     wait_for("the workers", lambda: all(path.exists() for path in paths), LIMIT_S)
     return [json.loads(path.read_text()) for path in paths]
@@ -53,7 +53,7 @@ def received(folder: Path) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("method", "family"),
     [
-        # The fork server outlives the launcher and ends children that never requested a death signal.
+        # The fork server outlives the launcher, and also ends the children that have requested no death signal.
         pytest.param("forkserver", ["pid", "loader", "careless", "stranger"], id="forkserver"),
         pytest.param("spawn", ["pid", "loader"], id="spawn"),
     ],
@@ -62,7 +62,7 @@ def test_a_launcher_killed_with_sigkill_leaves_nobody(launch: Launch, tmp_path: 
     launcher = launch("wait_with_family", method=method)
     seen = facts(tmp_path)
     pids = {rank[name] for rank in seen for name in family}
-    pids |= {parent_of(rank["pid"]) for rank in seen} - {launcher.pid}  # The fork server.
+    pids |= {parent_of(rank["pid"]) for rank in seen} - {launcher.pid}  # Adds the fork server.
     assert all(map(is_running, pids))
     try:
         os.kill(launcher.pid, signal.SIGKILL)
@@ -102,7 +102,7 @@ def test_two_interrupts_at_once_are_one_and_a_later_one_ends_the_run(launch: Lau
     seen = facts(tmp_path)
     launcher.send_signal(signal.SIGINT)
     time.sleep(0.2)
-    launcher.send_signal(signal.SIGINT)  # A terminal and a shell that both forward one Ctrl-C.
+    launcher.send_signal(signal.SIGINT)  # A terminal and a shell may both forward one Ctrl-C.
     time.sleep(0.6)
     assert launcher.poll() is None
     started = time.monotonic()
@@ -115,7 +115,7 @@ def test_two_interrupts_at_once_are_one_and_a_later_one_ends_the_run(launch: Lau
 
 
 def test_a_signal_to_every_process_of_the_step_ends_no_worker(launch: Launch, tmp_path: Path) -> None:
-    """Slurm signals each process of a step, including the fork server and the workers."""
+    """Slurm sends the signal also to the fork server and the workers."""
     launcher = launch("stop_at_boundary", method="forkserver")
     workers = [rank["pid"] for rank in facts(tmp_path)]
     for number in (signal.SIGUSR1, signal.SIGTERM):
@@ -148,7 +148,7 @@ def test_the_launcher_stays_light_and_its_script_is_not_run_again(launch: Launch
 
 def test_without_a_fork_server_workers_are_spawned(launch: Launch, tmp_path: Path) -> None:
     dying = "import os\nif os.environ.get('NOETHER_PARENT_PID'):\n    os._exit(1)\n"
-    (tmp_path / "dying_preload.py").write_text(dying)  # The fork server dies with it.
+    (tmp_path / "dying_preload.py").write_text(dying)  # This preload ends the fork server.
     launcher = launch("answer", "dying_preload", method="forkserver")
     out, words = launcher.communicate(timeout=LIMIT_S)
     assert (launcher.returncode, out) == (0, "light\n")
@@ -158,7 +158,7 @@ def test_without_a_fork_server_workers_are_spawned(launch: Launch, tmp_path: Pat
 
 
 def test_a_fork_server_survives_ctrl_c_in_its_first_moments(tmp_path: Path) -> None:
-    """Regression: the terminal signals every process of the group, and a starting server died with a traceback."""
+    """Regression: Ctrl-C reaches every process of the terminal, and ended a starting fork server with a traceback."""
     code = (
         "import os, signal, time; from multiprocessing import forkserver\n"
         "from noether.launch.processes import spawner\n"
@@ -185,7 +185,7 @@ def said_by(code: str, *words: str) -> str:
     ("module", "unwanted"),
     [
         pytest.param("noether.training.start", ["torch", "scipy", "matplotlib"], id="the launcher"),
-        # SciPy was half of the imports that a rank adds to the fork server's torch: 0.5 s of processor time per rank.
+        # In each rank, importing SciPy would take 0.5 s of processor time, as much as all other imports besides torch.
         pytest.param("noether.training.train", ["scipy", "matplotlib"], id="a rank"),
     ],
 )
@@ -225,5 +225,5 @@ def test_memory_that_was_freed_is_not_cleared_again() -> None:
     counted = {arm: said_by(COUNT_FAULTS, arm) for arm in ("kept", "returned")}
     if counted["kept"] == "other C library":
         pytest.skip("the C library is not glibc")
-    # 20 arrays of 4 MB have 20,000 pages.
+    # Each update makes 20 arrays of 4 MB, which have 20,000 pages.
     assert int(counted["kept"]) < int(counted["returned"]) / 10

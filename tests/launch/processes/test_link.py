@@ -32,7 +32,7 @@ def report(rank: int, kind: str = "failed") -> WorkerReport:
 
 @dataclass
 class Links:
-    """A hub and its spokes, polled until a condition is true."""
+    """A hub and its spokes, which a test polls until a condition is true."""
 
     folder: Path
     identity: RunIdentity = RUN
@@ -104,7 +104,7 @@ def test_all_meet_where_the_hub_says_once_all_have_come(links: Links) -> None:
     own = links.hub.meeting
     assert isinstance(own, MeetingPoint)
     assert (own.address, own.port, own.log_folder) == ("127.0.0.1", 4711, str(links.folder / "logs"))
-    assert [spoke.meeting for spoke in spokes] == [own, own], "and no stranger knows the secret"
+    assert [spoke.meeting for spoke in spokes] == [own, own], "all must get the secret of rank 0's launcher"
     assert len(own.secret) == 32
 
 
@@ -251,7 +251,7 @@ def test_a_report_reaches_the_hub_and_the_verdict_every_launcher(links: Links) -
     links.until(lambda: links.hub.reports)
     (heard,) = links.hub.reports.values()
     assert (heard.rank, heard.traceback, heard.position) == (2, report(2).traceback, AT_3)
-    assert abs(heard.time - time.time()) < LIMIT_S, "clocks differ between hosts: it counts when it was heard"
+    assert abs(heard.time - time.time()) < LIMIT_S, "clocks of hosts differ, so the time of receipt counts"
     doing = WorkerReport(3, "n2", "busy", "in f (x.py:1)", traceback="stack", position=AT_3)
     links.hub.ask(reports_from)
     links.until(lambda: second.asked)
@@ -301,7 +301,7 @@ def test_heartbeats_keep_silent_launchers(links: Links) -> None:
 
 
 def test_a_launcher_that_was_stopped_itself_blames_nobody(links: Links) -> None:
-    """A suspended job may resume after hours; no peer was lost."""
+    """If a job is suspended for hours, its launcher has heard from no peer, although all peers are there."""
     links.connected(2)
     links.hub._polled -= 3600
     links.hub.peers[0].heard -= 3600

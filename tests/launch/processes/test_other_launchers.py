@@ -33,7 +33,7 @@ def test_torchrun_ranks_join_the_store_that_torchrun_serves(by_one, environ, tmp
 
 @pytest.mark.slow
 def test_torchrun_makes_1_of_exit_code_75_and_the_run_folder_says_that_all_is_saved(environ, tmp_path) -> None:
-    # The older module, which also passes --local-rank to each process.
+    # torch.distributed.launch is the older module; it also passes --local-rank to each process.
     done = under_torchrun(environ, tmp_path, "trainer.timeout_min=0.01", module="launch")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "exitcode  : 75" in done.stderr
@@ -65,8 +65,8 @@ def test_two_nodes_meet_at_the_address_they_are_given(
     for rank, node in zip((1, 0), nodes, strict=True):
         out, err = node.communicate(timeout=LIMIT_S)
         assert node.returncode == 0, out + err
-        assert (tmp_path / "run" / "report.html").exists(), "no rank leaves while rank 0 is still at work"
-        if rank == 1:  # Rank 0 does not write to rank 1's terminal.
+        assert (tmp_path / "run" / "report.html").exists(), "no rank may exit before rank 0 has written the report"
+        if rank == 1:  # Its terminal shows nothing from rank 0.
             assert "joined rank 1 of 2 on " in out
             assert str(tmp_path / "run" / "logs") in out
             assert out.rstrip().endswith(": done")
@@ -95,5 +95,5 @@ def test_two_plain_nodes_need_no_file_system_in_common(by_one, environ, start_pr
 def test_mpirun_ranks_join(by_one, environ, tmp_path) -> None:
     done = mpirun(train_words(tmp_path, "devices=null"), environ)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "\x1b" not in done.stdout, "mpirun gives each rank a terminal, and writes to a pipe itself"
+    assert "\x1b" not in done.stdout, "colours must be off: each rank sees a terminal, but mpirun writes to a pipe"
     check_learned(RunFolder(tmp_path / "run"), "mpi", 2, by_one)

@@ -59,7 +59,7 @@ class Eats(Lines):
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """Yield a control group of 900 MB."""
+    """Yield a control group whose memory is limited to 900 MB."""
     root = Path("/sys/fs/cgroup")
     v1 = (root / "memory").is_dir()
     own = (root / "memory" if v1 else root) / f"noether-test-{os.getpid()}"

@@ -10,7 +10,7 @@ from conftest import TINY
 from processes import free_port, wait_for
 
 INIT_S = 60
-"""Seconds that a host waits for another; each test must end sooner."""
+"""Seconds for which a host waits for another host; each test must end sooner."""
 
 
 NONE: tuple[dict[str, str], ...] = ({}, {})
@@ -32,7 +32,7 @@ def start_two(noether, tmp_path):
 
 @pytest.fixture
 def start_by_hand(start_two):
-    """Return a similar function for two hosts that are started by hand with `nodes=2`."""
+    """Return a function like `start_two`, for two hosts that a user starts by hand with `nodes=2`."""
 
     def run(words, *common: str, variables=NONE) -> list:
         where = ("nodes=2", "master_addr=127.0.0.1", f"master_port={free_port()}")
@@ -104,7 +104,7 @@ def test_two_hosts_by_hand_end_at_once_with_what_differs(start_by_hand, words, c
 
 
 def test_a_host_whose_devices_are_refused_is_named_without_a_rank(start_by_hand) -> None:
-    """The host's ranks are unknown, because without its GPUs it assumes that all hosts use CPUs."""
+    """The ranks of the refused host are unknown, because without its GPUs it assumes that all hosts use CPUs."""
     own = (("accelerator=cpu", "devices=2"), ("accelerator=gpu",))
     first, second = start_by_hand(own, "trainer.effective_batch_size=12")
     assert (first.code, second.code) == (2, 2), (first, second)
@@ -121,7 +121,7 @@ WRONG = (
 
 @pytest.mark.parametrize(("name", "value", "code"), WRONG)
 def test_a_wrong_variable_of_one_host_is_refused_on_both(noether, start_by_hand, tmp_path, name, value, code) -> None:
-    """Regression: host 0 waited for ranks that did not come, and plan found nothing wrong."""
+    """Regression: host 0 waited for ranks that never joined, and `noether plan` reported no mistake."""
     plan = noether("plan", "--hp", str(TINY), f"output_path={tmp_path}", "devices=2", **{name: value})
     assert (plan.code, f"[{code}]" in plan.err) == (2, True), plan.out + plan.err
     for host in start_by_hand(([], []), "devices=2", variables=({}, {name: value})):

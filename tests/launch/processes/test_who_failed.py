@@ -1,4 +1,4 @@
-"""Runs of the real program that fail on this machine: the failing rank is named once, and no process is left."""
+"""Runs of the real program that fail on this machine: the failed rank is named once, and no process is left."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from misbehaving import WORDS, misbehave, processes_of
 from processes import free_port, read_until, wait_for
 from sharing import in_every_push
 
-# The limit is ten seconds, but test machines are busy.
+# noether promises ten seconds, but test machines are busy.
 GONE_S = 40
 START_S = 120
 WELL = ("+model.how=never", "+model.rank=0")
@@ -85,7 +85,7 @@ def test_a_launcher_killed_with_sigkill_ends_the_run_on_the_other_node(run: Run,
 
 @pytest.mark.slow
 def test_a_port_that_cannot_be_had_is_replaced_by_a_published_one(run: Run, tmp_path: Path) -> None:
-    """The default port 29500 is held by a program that accepts connections and never answers."""
+    """A program that accepts connections but never answers holds the default port 29500."""
     try:
         mute = socket.create_server(("", 29500))
     except OSError:
@@ -95,7 +95,7 @@ def test_a_port_that_cannot_be_had_is_replaced_by_a_published_one(run: Run, tmp_
         said = [process.communicate(timeout=START_S)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
     assert "port 29500 on 127.0.0.1 is taken by another program; the ranks meet at port " in said[0]
-    assert not (tmp_path / "rendezvous").exists(), "taken away once all have met"
+    assert not (tmp_path / "rendezvous").exists(), "the published port must be removed once all ranks have met"
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_an_asked_for_port_that_is_taken_ends_every_host(run: Run) -> None:
 
 @pytest.mark.slow
 def test_a_signal_ends_a_host_that_waits_for_another(run: Run, tmp_path: Path) -> None:
-    """Neither peer ever comes. The host does not wait out init_timeout_s (600 s) and does not claim to have saved."""
+    """The other host never starts. The signal ends the wait of 600 s, and no message claims that a run was saved."""
     whom = {0: "waits for rank 1 of 2 at 127.0.0.1", 1: "waits for rank 0 at 127.0.0.1"}
     hosts = [run(*nodes(2, rank, free_port()), "distributed.init_timeout_s=600") for rank in whom]
     for rank, host in enumerate(hosts):

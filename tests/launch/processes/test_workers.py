@@ -31,7 +31,7 @@ def workers(count: int) -> Placement:
 
 
 def run(target: str, payload: Any, folder: Path, grace_s: float = 0.5) -> tuple[int, str]:
-    """Start and watch workers with a short grace period; return the exit code and the user's messages."""
+    """Start and watch workers with a short grace period; return the exit code and the messages to the user."""
     placement = workers(2)
     info = RunInfo(log_folder=folder / "logs")
     ports = hold_ports(placement, info)
@@ -65,22 +65,22 @@ def test_two_ranks_reduce_through_the_held_port(method: str, tmp_path: Path, mon
     for rank in range(2):
         seen = facts(tmp_path, rank)
         assert seen["sum"] == 3.0
-        assert seen["session"] == seen["pid"], "each worker leads a session of its own"
+        assert seen["session"] == seen["pid"], "each worker must lead its own session"
         environment = seen["environment"]
         assert (environment["RANK"], environment["WORLD_SIZE"]) == (str(rank), "2")
         assert environment["MASTER_ADDR"] == "127.0.0.1"
         assert int(environment["MASTER_PORT"]) > 0
-        assert environment["CUDA_VISIBLE_DEVICES"] == "2,3", "trap 1: the mask stays as it is"
-        assert "NOETHER_PARENT_PID" not in environment, "the fork server's own variables stay there"
+        assert environment["CUDA_VISIBLE_DEVICES"] == "2,3", "the mask must not change"
+        assert "NOETHER_PARENT_PID" not in environment, "variables of the fork server must not reach a rank"
         assert "PYTORCH_NVML_BASED_CUDA_CHECK" not in environment
         assert seen["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
         assert seen["parent_is_server"] == seen["preloaded"] == (method == "forkserver")
         assert not seen["cuda_touched"]
         if method == "forkserver":
             assert seen["parent_threads"] == 1
-            assert not seen["compiler"], "it takes a second, and few runs need it"
+            assert not seen["compiler"], "importing torch's compiler takes a second, and few runs need it"
     assert "rank 1 was here" in (tmp_path / "logs" / "rank-1.log").read_text()
-    assert not (tmp_path / "logs" / "rank-0.log").exists(), "rank 0 speaks on the console"
+    assert not (tmp_path / "logs" / "rank-0.log").exists(), "rank 0 writes to the console instead"
 
 
 def test_the_preload_leaves_one_thread() -> None:
@@ -97,7 +97,7 @@ def test_the_first_failing_ranks_traceback_is_shown(method: str, tmp_path: Path)
     assert code == 1
     assert words.startswith("noether: rank 1 on testbox failed: ValueError: boom\nTraceback (most recent call last):\n")
     assert 'raise ValueError("boom")' in words
-    assert words.count("Traceback") == 1, "the echo in rank 0 is one line"
+    assert words.count("Traceback") == 1, "rank 0's own error must be one line"
     assert "\n  others    rank 0: lost a peer in the all_reduce of numbers before the first update\n" in words
     assert words.endswith(f"  logs      {tmp_path / 'logs'}\n")
     error = json.loads((tmp_path / "logs" / "rank-1.error.json").read_text())
@@ -175,7 +175,7 @@ def test_logs_of_an_earlier_attempt_are_kept_and_its_errors_are_not(tmp_path: Pa
     code, words = run("refuse", None, tmp_path)
     assert code == 2
     assert words.startswith("noether: no such model [no-such-model]\n  seen      model=upd\n")
-    assert words.count("no such model") <= 2, "the other rank said the same, in one line"
+    assert words.count("no such model") <= 2, "the same error of the other rank must be at most one line"
     assert (tmp_path / "logs" / "rank-1.error.json").exists()
     for _ in range(2):
         assert run("sum_ranks", tmp_path, tmp_path)[0] == 0
@@ -188,7 +188,7 @@ def test_one_worker_runs_in_this_process(tmp_path: Path, capsys: pytest.CaptureF
     assert facts(tmp_path, 0)["pid"] == os.getpid()
     assert run_placement(workers(1), "launch_targets.exit_75", None, tmp_path / "logs") == 75
     assert capsys.readouterr().err == ""
-    assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} & set(os.environ), "left as it was"
+    assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} & set(os.environ), "unchanged here"
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_one_worker_fails_as_several_do(tmp_path: Path, capsys, target: str, cod
 
 
 def test_a_task_that_is_one_worker_of_several_is_watched(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """With a scheduler's launcher, the rank is this process's own child, without a fork server between them."""
+    """If a scheduler starts one task for each rank, the rank is a child of that task, without a fork server."""
     placement = workers(2)
     mine = replace(placement, workers=placement.workers[1:], local_world_size=2)
     assert run_placement(mine, "launch_targets.answer", tmp_path, tmp_path / "logs") == 0

@@ -19,11 +19,11 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CLUSTER = REPOSITORY / "ci" / "slurm" / "cluster"
-# Limits only catch hangs and are generous: other tests and the image builds use the same cores.
-# Lifetime of the session's cluster if no process takes it down.
+# All limits are generous, because they only catch hangs, and other tests and the image builds use the same cores.
+# The cluster ends after this time if no process takes it down.
 LIFE_S = 5400
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# The final states, from squeue(1), JOB STATE CODES.
+# The states of an ended job, from "JOB STATE CODES" in squeue(1).
 ENDED = {*"COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL PREEMPTED OUT_OF_MEMORY BOOT_FAIL DEADLINE".split()}  # noqa: SIM905
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ def wait_for(what: str, ask: Callable[[], T], limit_s: float = 90, explain: Call
 
 @dataclass(frozen=True)
 class Slurm:
-    """A running cluster: hosts `login` and `n1`, `n2`, …; jobs belong to root, with the environment of a new shell."""
+    """A running cluster with the hosts `login`, `n1`, `n2`, …; jobs run as root in the environment of a new shell."""
 
     folder: Path
 
@@ -62,11 +62,11 @@ class Slurm:
 
     def on(self, host: str, *command: str, limit_s: float = 90, text: str = "", **variables: str) -> Finished:
         """Run a command on a host to its end; past the limit it gets SIGTERM, and the test fails."""
-        # Enforced on the host: from here, only nsenter can be killed, not a command in another pid namespace.
+        # timeout(1) runs on the host: from here, only nsenter could be killed, not a command in another pid namespace.
         limited = ("timeout", "--kill-after=5", f"{limit_s}", *command)
         started = time.monotonic()
         done = self.cluster("on", host, "--", *limited, limit_s=limit_s + 15, text=text, **variables)
-        # timeout(1) ends with these codes; a command may too, but not this late.
+        # After its limit, timeout(1) returns one of these codes; a command may return them, too, but not so late.
         overdue = done.returncode in (124, 128 + signal.SIGKILL) and time.monotonic() - started >= limit_s
         assert not overdue, f"{command} on {host} took more than {limit_s:g} s\n{done.stdout}{done.stderr}{self.log}"
         return done
@@ -82,7 +82,7 @@ class Slurm:
         return self.on("login", "srun", *arguments, limit_s=limit_s, **variables)
 
     def submit(self, script: str, *options: str, **variables: str) -> int:
-        """Submit the text of a batch script; return the job's id. Its output goes to a file of the cluster's folder."""
+        """Submit the text of a batch script; return the job's id. The job's output goes to the cluster's folder."""
         text = script if script.startswith("#!") else f"#!/bin/bash\n{script}"
         output = f"--output={self.folder}/jobs/%j.out"
         return int(self.run("sbatch", "--parsable", output, *options, limit_s=30, text=text, **variables))
@@ -96,7 +96,7 @@ class Slurm:
         return self.show(job)["JobState"]
 
     def exit_code(self, job: int) -> int:
-        """Return the exit code of a job that ended, or 128 and the number of the signal that ended it."""
+        """Return the exit code of a job that has ended; for a signal, return 128 plus its number."""
         code, number = map(int, self.show(job)["ExitCode"].split(":"))
         return 128 + number if number else code
 
@@ -110,7 +110,7 @@ class Slurm:
         return f"{self.show(job)}\n{self.output(job)}\n{self.log}"
 
     def wait(self, job: int, limit_s: float = 150, until: str | None = None) -> str:
-        """Wait for a job's end, or for the state `until` if it comes first; return the state."""
+        """Wait until a job has ended or is in the state `until`; return its state."""
         states = {*ENDED, until}
 
         def reached() -> str | None:
@@ -138,10 +138,10 @@ def running_cluster(**settings: int | str) -> Iterator[Slurm]:
     """Start a separate cluster with these flags of `ci/slurm/cluster up`; yield it, then take it down."""
     require_cluster()
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    # Not pytest's folder: the paths of the Unix sockets in it must be short.
+    # The folder is not pytest's, because the paths of the Unix sockets in it must be short.
     with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as parent:
         slurm = Slurm(Path(parent) / "state")
-        slurm.power("up", *flags)  # If it fails, it leaves no host.
+        slurm.power("up", *flags)  # If `up` fails, no host is left running.
         try:
             yield slurm
         finally:
@@ -149,7 +149,7 @@ def running_cluster(**settings: int | str) -> Iterator[Slurm]:
 
 
 def require_cluster() -> None:
-    """Skip if this machine cannot run a cluster; if a cluster is required, first install what is missing."""
+    """Skip the test if this machine cannot run a cluster. If a cluster is required, first install what is missing."""
     for command in ("install", "check") if processes.is_required(processes.CLUSTER) else ("check",):
         done = subprocess.run([sys.executable, str(CLUSTER), command], capture_output=True, text=True, timeout=900)
         if done.returncode:

@@ -14,7 +14,7 @@ from misbehaving import WORDS, misbehave, processes_of
 
 from launch.slurm.conftest import CLUSTER, Slurm, wait_for
 
-# The limit is ten seconds, but test machines are busy.
+# noether promises ten seconds, but test machines are busy.
 GONE_S = 40
 START_S = 150
 WELL = ("+model.how=never", "+model.rank=0")
@@ -22,7 +22,7 @@ WELL = ("+model.how=never", "+model.rank=0")
 
 @dataclass(frozen=True)
 class Started:
-    """A run of four ranks on n1 and n2, with srun's process."""
+    """A run of four ranks on n1 and n2, and the process that runs its srun command."""
 
     srun: subprocess.Popen[str]
     folder: Path
@@ -36,7 +36,7 @@ class Started:
 
     @property
     def pid(self) -> int:
-        """The pid of srun's main process, its oldest."""
+        """The pid of srun's main process, which is the oldest one."""
         return min(pid for pid, command in processes_of(str(self.folder)).items() if command.startswith("srun "))
 
     def left(self) -> str:

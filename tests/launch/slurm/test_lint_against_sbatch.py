@@ -1,4 +1,4 @@
-"""Check that slurm-lint refuses what a real sbatch refuses, for the same cause, and accepts what sbatch accepts."""
+"""slurm-lint refuses what a real sbatch refuses, for the same reason, and accepts what sbatch accepts."""
 
 import shlex
 from collections.abc import Mapping
@@ -66,11 +66,11 @@ def script(text: str) -> str:
 
 
 Said = Mapping[str, tuple[int, str]]
-"""Exit code and output of Slurm's program, by the text or options that it was given."""
+"""The exit code and output of one of Slurm's programs, by the script or the options that it was given."""
 
 
 def ask(slurm: Slurm, commands: Mapping[str, str], into: Path) -> Said:
-    """Run each command on the login host, all of them in one shell."""
+    """Run all commands in one shell of the login host; return the exit code and output of each."""
     lines = [f"{command} >{into}/{k} 2>&1; echo $? >{into}/{k}.code" for k, command in enumerate(commands.values())]
     slurm.run("sh", "-c", "\n".join(lines))
     return {one: (int((into / f"{k}.code").read_text()), (into / f"{k}").read_text()) for k, one in enumerate(commands)}
@@ -78,7 +78,7 @@ def ask(slurm: Slurm, commands: Mapping[str, str], into: Path) -> Said:
 
 @pytest.fixture(scope="module")
 def sbatch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Said:
-    """Return sbatch's answer to each script; it starts no job, so `end_jobs` need not check the queue."""
+    """Return sbatch's answer to each script. With --test-only it starts no job, so that no queue needs a check."""
     slurm: Slurm = request.getfixturevalue("slurm")
     folder, commands = tmp_path_factory.mktemp("scripts"), {}
     for text in (*(text for text, _, _ in REFUSED.values()), *TAKEN, *OTHER_GPUS, *UNKNOWN):
@@ -105,7 +105,7 @@ def test_what_sbatch_takes_is_none(sbatch: Said, options: str) -> None:
 
 @pytest.mark.parametrize("options", OTHER_GPUS)
 def test_a_type_of_gpu_may_begin_with_a_digit(sbatch: Said, options: str) -> None:
-    """The syntax is valid; this cluster only lacks such a GPU."""
+    """sbatch accepts the syntax, and only reports that this cluster lacks such a GPU."""
     assert "node configuration is not available" in sbatch[options][1]
     assert findings(script(options)) == set()
 
@@ -139,7 +139,7 @@ def test_srun_of_this_version_does_not_take_the_cpus_of_the_job(slurm: Slurm) ->
     passed = slurm.submit(text.replace("srun", "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\nsrun", 1))
     for job in (bare, passed):
         slurm.wait(job)
-    # One task of two CPUs if srun is given the number; else the step has all CPUs of the job and no number per task.
+    # If the number of CPUs is passed to srun, its task gets two CPUs. Otherwise the step gets all CPUs of the job.
     assert "CPUs=2" in slurm.output(passed)
     assert "CPUs=2" not in slurm.output(bare)
     script = "#!/bin/bash\n#SBATCH -n2 -c2\nsrun -n1 python train.py\n"

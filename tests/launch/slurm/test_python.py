@@ -1,4 +1,4 @@
-"""docs/python.md on a cluster: the jobs of `noether.submit`, and submitit with `noether.train`."""
+"""The code of docs/python.md on a cluster: jobs of `noether.submit`, and `noether.train` in a job of submitit."""
 
 import re
 import sys
@@ -45,7 +45,7 @@ except noether.RunEnded as ended:
 
 @pytest.fixture
 def types(slurm: Slurm, tmp_path: Path, variables: dict[str, str]) -> Callable[..., str]:
-    """Return a function that runs a script on the login host, beside a cars.yaml, and returns its output."""
+    """Return a function that runs a script in a folder with cars.yaml on the login host, and returns its output."""
     (tmp_path / TINY.name).write_text(TINY.read_text())
     (tmp_path / "broken.py").write_text(BROKEN)
 

@@ -2,7 +2,7 @@
 
     pytest -s tests/launch/slurm/test_requeue.py
 
-prints the updates lost and the seconds to resume. All cases run at the same time, since each mostly waits.
+prints the updates that each case lost and the seconds that it took to resume. All cases run at once: each mostly waits.
 """
 
 import os
@@ -22,11 +22,11 @@ from noether.runs.folder import RunFolder
 from noether.runs.lease import have_ranks_met, read_attempts
 from noether.runs.records import read_metrics
 
-# Requeueing, a node's timeout and a job's limit take minutes, and the first test waits for all of them.
+# The first test waits for all jobs: a requeue, the timeout of a lost node and the time limit of a job take minutes.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 OWN = REPOSITORY / "tests" / "faults" / "own"
 UPDATES = 60
-# A user's script: if a run exits with 75, it requeues the job from its host; otherwise Slurm itself requeues.
+# A user's script, which requeues the job if the run exits with 75. In the other cases, Slurm requeues the job.
 SCRIPT = """\
 srun {command}
 code=$?
@@ -37,7 +37,7 @@ exit $code
 
 @dataclass(frozen=True)
 class Case:
-    """A job and its disturbance. saves: whether the job has the time to save, so that no update is lost."""
+    """A job that is disturbed. saves: whether it has the time to save, so that no update is lost."""
 
     options: tuple[str, ...]
     ranks: int = 1
@@ -48,7 +48,7 @@ class Case:
 CASES = {
     "preempted, GraceTime 0": Case(("-plow", "-wn1"), ranks=2),
     "preempted, GraceTime 20": Case(("-plow20", "-wn2")),
-    # The limit is a minute; the updates are so slow that no machine finishes within it.
+    # Updates are so slow that the job cannot finish within its time limit of a minute.
     "time limit": Case(("-wn3", "-t1"), pause_s=1.0),
     "scancel, submitted again": Case(("-wn3",)),
     "scontrol requeue": Case(("-wn3",)),
@@ -116,7 +116,7 @@ class Scene:
         """Return whether the requeued job has made an update; record the updates lost and the seconds until then."""
         starts = read_attempts(outcome.folder)
         if len(starts) < 2 or not have_ranks_met(outcome.folder, starts[1].number):
-            # The next start drops rows of updates to be repeated, so count them before it.
+            # Count the updates now, because the next attempt will drop the rows of the updates that it repeats.
             outcome.reached = max([outcome.reached, *(row["update"] for row in training_rows(outcome.folder))])
             return False
         again = [row for row in training_rows(outcome.folder) if row["update"] > starts[1].start_update]
@@ -124,7 +124,7 @@ class Scene:
             return False
         if not outcome.seconds:
             outcome.lost = max(0, outcome.reached - starts[1].start_update)
-            # The time limit strikes when the last update before it has been saved.
+            # At a time limit, the job is disturbed when its last update has been saved.
             last = [row["time"] for row in training_rows(outcome.folder) if row["update"] == starts[1].start_update]
             outcome.seconds = again[0]["time"] - (outcome.struck or last[0])
         return True
@@ -132,7 +132,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def names(request) -> list[str]:
-    """Return the cases of this session: those of every push, the nightly ones, or those selected."""
+    """Return the names of the cases whose tests were selected for this session."""
     return [item.callspec.params["name"] for item in request.session.items if item.path == request.path]
 
 
@@ -143,7 +143,7 @@ def outcomes(slurm: Slurm, names: list[str], tmp_path_factory) -> Iterator[dict[
     scene = Scene(slurm, tmp_path_factory.mktemp("requeue"))
     found = {}
     if "node lost" in names:
-        # n4 will be lost: while n3 is drained, that job starts on n4.
+        # This job must start on n4, which will be lost, so n3 is drained in the meantime.
         slurm.run("scontrol", "update", "NodeName=n3", "State=DRAIN", "Reason=test")
         found["node lost"] = scene.submit("node lost")
         slurm.wait(found["node lost"].job, until="RUNNING")
@@ -154,7 +154,7 @@ def outcomes(slurm: Slurm, names: list[str], tmp_path_factory) -> Iterator[dict[
     def go_on() -> bool:
         for name in sorted(waiting):
             if name == "time limit":
-                waiting.discard(name)  # Slurm's time limit ends it.
+                waiting.discard(name)  # Slurm's time limit disturbs this job.
             elif scene.trains(found[name]):
                 scene.strike(name, found[name])
                 waiting.discard(name)
@@ -200,7 +200,7 @@ def test_the_job_goes_on_by_itself_and_nothing_is_lost(name, outcomes, undisturb
     outcome, case = outcomes[name], CASES[name]
     assert outcome.state == "COMPLETED", outcome.output
     assert list_checkpoints(outcome.folder.checkpoints)[-1].updates == UPDATES
-    assert final_hashes(outcome.folder) == undisturbed[case.ranks], "other bits than the undisturbed run"
+    assert final_hashes(outcome.folder) == undisturbed[case.ranks], "the files differ from those of the undisturbed run"
     assert [row["update"] for row in training_rows(outcome.folder)] == list(range(1, UPDATES + 1))
     starts = read_attempts(outcome.folder)
     assert len(starts) >= 2
@@ -209,4 +209,4 @@ def test_the_job_goes_on_by_itself_and_nothing_is_lost(name, outcomes, undisturb
         assert outcome.lost == 0, outcome.output
         assert "everything is saved" in outcome.output or name.startswith("scancel")
     else:
-        assert outcome.lost < 10 + 1, "more than the interval between two checkpoints"
+        assert outcome.lost < 10 + 1, "more updates are lost than lie between two checkpoints"

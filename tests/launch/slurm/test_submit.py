@@ -16,7 +16,7 @@ from noether.checkpoints.format import newest_update
 from noether.runs.folder import RunFolder
 from noether.runs.lease import read_attempts
 
-pytestmark = pytest.mark.timeout(900)  # Jobs wait for each other.
+pytestmark = pytest.mark.timeout(900)  # The jobs wait for each other.
 NOETHER = (sys.executable, "-m", "noether")
 SHAPE = ("devices=null", "slurm.slurm_partition=low", "slurm.nodes=2")
 LONG, ENDLESS = "trainer.max_updates=160", "trainer.max_updates=9000"
@@ -25,7 +25,7 @@ MOMENTS = {"before-torch-is-imported": "/python", "while-ranks-meet": "libtorch_
 
 
 class User:
-    """A user on the login node, in a private folder."""
+    """A user who types commands on the login node, in a private folder."""
 
     def __init__(self, slurm: Slurm, folder: Path, variables: dict[str, str]) -> None:
         self.slurm, self.folder = slurm, folder
@@ -62,7 +62,7 @@ def said(folder: RunFolder) -> str:
 def maps(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/maps").read_text()
-    except OSError:  # It has ended.
+    except OSError:  # The process has ended.
         return ""
 
 
@@ -73,7 +73,7 @@ def user(slurm: Slurm, tmp_path: Path, variables: dict[str, str]) -> User:
 
 @pytest.mark.slow
 def test_a_job_survives_a_preemption(slurm: Slurm, user: User) -> None:
-    """Every rank receives SIGTERM: the run is saved, requeued by Slurm, and trained to the end."""
+    """Every rank receives SIGTERM, the run is saved, Slurm requeues the job, and the run is trained to its end."""
     job, folder = user.submits("preempted", LONG)
     user.waits_for_updates(folder, job)
     slurm.submit("sleep 1", "--partition=high", "-N4", "--exclusive")
@@ -85,12 +85,12 @@ def test_a_job_survives_a_preemption(slurm: Slurm, user: User) -> None:
     assert json.loads(folder.result.read_text())["world_size"] == 2
     assert newest_update(folder.checkpoints) == 160
     updates = [row["update"] for row in user.rows(folder) if row["kind"] == "training"]
-    assert updates == list(range(2, 161, 2)), "no update is lost or made twice"
+    assert updates == list(range(2, 161, 2)), "no update may be lost or repeated"
 
 
 @pytest.mark.slow
 def test_a_job_told_to_save_is_queued_again_and_a_cancelled_one_is_not(slurm: Slurm, user: User) -> None:
-    """The job gets the signal that --signal sends before the time limit; later `noether cancel`, which also saves."""
+    """First the job gets the signal that --signal sends before a limit; then `noether cancel` saves and ends it."""
     job, folder = user.submits("told", ENDLESS)
     user.waits_for_updates(folder, job)
     slurm.run("scancel", "--signal=USR2", str(job))
@@ -120,7 +120,7 @@ def told_to_save(slurm: Slurm, folder: RunFolder, job: int, mapped: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("mapped", in_every_push(MOMENTS, "before-torch-is-imported"))
 def test_a_job_told_to_save_before_its_ranks_have_met_is_queued_again(mapped: str, slurm: Slurm, user: User) -> None:
-    """If the ranks meet before the signal comes, it reaches them in the first of many updates."""
+    """If the ranks have met before they get the signal, they get it during the first of many updates."""
     job, folder = user.submits("early", LONG, 'slurm.nodelist="n[1-2]"')
     told_to_save(slurm, folder, job, mapped)
     assert slurm.wait(job, limit_s=250) == "COMPLETED", said(folder)
@@ -147,7 +147,7 @@ def test_a_job_that_is_stopped_whenever_it_starts_is_not_queued_again_for_ever(s
 
 @pytest.mark.slow
 def test_a_run_that_gets_nowhere_is_not_queued_again_for_ever(slurm: Slurm, user: User) -> None:
-    """The first start saves an update; each later one is stopped in the evaluation that is still due."""
+    """The first attempt saves an update; each later attempt is stopped in the evaluation that is still due."""
     too_short = ("trainer.evaluate_every=1 updates", "trainer.timeout_min=0.1")  # Less than the margin before a limit.
     job, folder = user.submits("nowhere", "slurm.nodes=1", *too_short)
     slurm.wait(job, limit_s=280)
@@ -254,4 +254,4 @@ def test_the_commands_of_the_page_on_slurm_run(slurm: Slurm, user: User) -> None
     (whole,) = (text for name, text in of_script.items() if "_" not in name)
     check_learned_alike(whole)
     again = {name.partition("_")[2]: "queued again" in text for name, text in of_script.items() if "_" in name}
-    assert again == {"0": False, "1": True}, "the element that left with 75, and no other"
+    assert again == {"0": False, "1": True}, "only the task that exited with 75 may be queued again"

@@ -1,6 +1,6 @@
 """On a real Slurm and on two hosts without it, ranks meet and learn the same as one process; the doctor checks them.
 
-The cluster itself ends cleanly: it leaves no process behind, and the machine unchanged.
+The cluster itself ends without leaving a process behind or changing the machine.
 """
 
 import json
@@ -41,7 +41,7 @@ def test_ranks_over_two_hosts_learn_what_one_does(tasks, devices, slurm: Slurm, 
 
 @pytest.mark.slow
 def test_a_script_joins_without_a_launcher_of_ours(slurm: Slurm, variables) -> None:
-    """Plain srun starts it: `noether.join` finds its rank and rank 0's address."""
+    """srun starts the script, and `noether.join` finds its rank and rank 0's address."""
     program = (sys.executable, str(REPOSITORY / "tests/launch/slurm/any_script.py"), "join")
     done = slurm.srun("-N2", "-t3", *program, **variables, PYTHONPATH=str(REPOSITORY))
     check_learned_alike(done.stdout + done.stderr, 2)
@@ -56,7 +56,7 @@ def test_granted_gpus_without_a_driver_are_refused(slurm: Slurm, variables) -> N
 
 
 def test_bare_training_in_a_batch_script_never_hangs(slurm: Slurm, variables, tmp_path) -> None:
-    """Four tasks were requested, but no srun starts them: the command soon prints an error and the line to write."""
+    """The job has four tasks, but no srun starts them; the command soon prints an error with the line to write."""
     script = " ".join(f"'{word}'" for word in [*NOETHER, *train_words(tmp_path, "devices=null")])
     own = f"{' '.join(NOETHER)} run {REPOSITORY}/tests/launch/slurm/any_script.py"
     job = slurm.submit(f"{script}\n{own}\n", "-n4", "-t5", **variables)
@@ -80,20 +80,20 @@ def test_a_job_of_two_hosts_has_one_report(slurm: Slurm, variables, tmp_path) ->
     assert [host["ranks"] for host in report["hosts"]] == [[0, 1], [2, 3]]
     for name in ("names", "peers", "agreement", "host names", "store", "gloo", "bandwidth"):
         assert found[name]["level"] == "ok", found[name]
-    assert "through eth0" in found["gloo"]["seen"], "between hosts, and not over the loopback"
+    assert "through eth0" in found["gloo"]["seen"], "hosts must not use the loopback interface"
     assert len(found["torch"]["hosts"]) == 2
     assert re.search(r"at \d+ MB/s .* in \d+ µs", found["bandwidth"]["seen"])
 
 
 @pytest.fixture
 def on_host(slurm: Slurm, variables: dict[str, str]) -> Callable[[int, list[str]], subprocess.CompletedProcess[str]]:
-    """Return a function that runs a command on the host of this number, outside any Slurm job."""
+    """Return a function that runs a command, outside any Slurm job, on the host with a given index."""
     return lambda number, command: slurm.on(HOSTS[number], *command, limit_s=LIMIT_S, **variables)
 
 
 @pytest.fixture
 def on_both(on_host) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
-    """Return a function that runs `command(number)` on both hosts at once."""
+    """Return a function that runs `command(index)` on both hosts at the same time."""
 
     def run(command: Callable[[int], list[str]]) -> list[subprocess.CompletedProcess[str]]:
         with ThreadPoolExecutor(len(HOSTS)) as pool:
@@ -119,7 +119,7 @@ def test_torchrun_over_two_hosts(on_both, by_one, tmp_path) -> None:
 
 @pytest.mark.slow
 def test_the_same_command_on_each_of_two_hosts(on_both, by_one, tmp_path) -> None:
-    """The hosts use rank 0's name and the default port."""
+    """Both hosts connect to rank 0's host by its name, at the default port."""
     noether = [*NOETHER, *train_words(tmp_path, "devices=2", "--nodes", "2")]
     place = ("--master-addr", "n1", "--node-rank")
     check(tmp_path, "multinode", on_both(lambda number: [*noether, *place, str(number)]), by_one)
@@ -127,7 +127,7 @@ def test_the_same_command_on_each_of_two_hosts(on_both, by_one, tmp_path) -> Non
 
 @pytest.mark.slow
 def test_a_master_that_is_the_other_host_is_refused_at_once(slurm, on_host, tmp_path) -> None:
-    """Otherwise node 0 would wait for itself there until distributed.init_timeout_s, and end in a traceback."""
+    """Otherwise node 0 would wait on the other host for itself until distributed.init_timeout_s, and raise an error."""
     words = train_words(tmp_path, "--nodes", "2", "--node-rank", "0", "--master-addr", "n2", "master_port=29531")
     done = on_host(0, [*NOETHER, *words])
     assert done.returncode == 2, done.stdout + done.stderr
@@ -137,20 +137,20 @@ def test_a_master_that_is_the_other_host_is_refused_at_once(slurm, on_host, tmp_
 
 
 def namespaces(pids: Sequence[int]) -> set[str]:
-    """Return the namespaces of these processes except those of this process."""
+    """Return the namespaces of the processes `pids` that are not namespaces of this process."""
     kinds = ("net", "uts", "mnt", "pid", "ipc")
     own = {os.readlink(f"/proc/self/ns/{kind}") for kind in kinds}
     return {os.readlink(f"/proc/{pid}/ns/{kind}") for pid in pids for kind in kinds} - own
 
 
 def leftovers(folder: Path, spaces: set[str]) -> list[str]:
-    """Return the processes that are in one of the namespaces, or name or mount the folder."""
+    """Return the processes that are in one of the namespaces, mount the folder, or name it in their arguments."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             within = {os.readlink(path) for path in (process / "ns").iterdir()} & spaces
             text = (process / "cmdline").read_text(errors="replace") + (process / "mountinfo").read_text()
-        except OSError:  # It ended while being read, or root may not read it.
+        except OSError:  # The process ended meanwhile, or even root may not read it.
             continue
         if within or str(folder) in text:
             found.append(f"{process.name} {text[:200]}")

@@ -1,4 +1,4 @@
-"""The embedded cars: exact flow, evenly spread and reproducible samples, safe preparation, checked files."""
+"""The embedded cars: the flow is exact, samples are even and reproducible, preparation is safe, files are checked."""
 
 import os
 import shutil
@@ -64,7 +64,7 @@ def test_a_car_depends_on_seed_split_and_index_alone():
     places = [(seed, split, i) for seed in (0, 1, 2**40) for split in ("train", "test") for i in (0, 1, 7)]
     assert len({draw_car(*place) for place in places}) == len(places)
     assert len({point_seed(*place) for place in places}) == len(places)
-    # Pinned: the same seed must give the same data on every machine; if this changes, raise FORMAT_VERSION.
+    # The same seed must give the same data on every machine. If these values change, raise FORMAT_VERSION.
     car = draw_car(0, "train", 7)
     assert (car.half_length, car.height) == pytest.approx((1.8997291745636984, 0.8700009397572086), rel=1e-14)
     assert (car.half_width, car.yaw) == pytest.approx((1.0517173732093554, 0.08206354163403418), rel=1e-14)
@@ -81,10 +81,10 @@ def test_a_sample_is_the_same_in_a_split_of_any_size(folder, tmp_path):
 def test_volume_points_alternate_between_the_box_and_the_body():
     points = ellipsoid.sample_volume(CAR, 8001, seed=0)
     box, near = points[0::2], points[1::2]
-    upstream = (box[:, 2] < -2.5).mean()  # a slab clear of the car: its share of the points is its share of the volume
+    upstream = (box[:, 2] < -2.5).mean()  # the share of points upstream of the car, which is a share of the volume
     air = 4 * 4.5 * 10.5 - 2 / 3 * np.pi * CAR.semi_axes.prod()
     assert upstream == pytest.approx(4 * 4.5 * 2 / air, abs=0.003)
-    # Dense points of the surface measure the distance from the body.
+    # The distance to the body is that to the nearest of many points on its surface.
     distance = cKDTree(ellipsoid.sample_surface(CAR, 60000, seed=1)).query(near)[0]
     assert distance.min() > 0.0009
     assert distance.max() < 0.701
@@ -181,7 +181,7 @@ def test_a_sample_that_is_not_there_is_an_index_error(folder, index):
 
 
 def test_two_workers_make_the_same_files_as_one(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(ellipsoid, "POINTS_PER_WORKER", 1)  # else so small a task would not be split
+    monkeypatch.setattr(ellipsoid, "POINTS_PER_WORKER", 1)  # without this, one worker would make all points
     started, calls, pool = [], [], shared_work.ProcessPoolExecutor
     counted = lambda n, *rest, **more: started.append(n) or pool(n, *rest, **more)  # noqa: E731
     monkeypatch.setattr(shared_work, "ProcessPoolExecutor", counted)
@@ -252,7 +252,7 @@ def test_two_processes_that_prepare_one_folder_share_the_work(folder, tmp_path):
     go.touch()
     made = [process.communicate(timeout=60)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
-    assert sorted(map(len, map(str.splitlines, made)))[0] == 0  # one of them made everything
+    assert sorted(map(len, map(str.splitlines, made)))[0] == 0  # one process made all of it
     files = {f"{split}.safetensors{ending}" for split in ("train", "test") for ending in ("", ".sha256")}
     assert {path.name for path in target.iterdir()} == {".lock", *files}
     for split in ellipsoid.SPLITS:
@@ -273,7 +273,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
     wait_for("their end", lambda: not any(map(is_running, map(int, children))), 10)
     assert not (tmp_path / "data" / "train.safetensors").exists()
 
-    # The next run removes the leftovers; those of another host only once they are an hour old.
+    # The next preparation removes partial files, but those of another host only when they are an hour old.
     (partial,) = (tmp_path / "data").glob(".train.*.partial")
     others = partial.with_name(".test.safetensors.n9.1-0.partial")
     others.touch()
@@ -309,7 +309,7 @@ def test_cache_folder_follows_xdg(monkeypatch, variable):
 
 
 def packed_again(folder, **changed):
-    """Pack the test split without the distances, or with other arrays."""
+    """Pack the test split again, without its distances (volume_sdf) and with the arrays `changed`."""
     packed = open_packed(folder / "test.safetensors")
     kept = {key: np.array(array) for key, array in packed.arrays.items() if key != "volume_sdf"}
     write_packed(packed.path, {**kept, **changed})
@@ -368,7 +368,7 @@ def test_volume_velocity_reaches_the_surface_velocity(axes):
         return np.abs(outside - on_surface).max() / np.linalg.norm(OBLIQUE)
 
     assert difference(0) < 2e-11
-    assert difference(1e-8) == pytest.approx(1e-2 * difference(1e-6), rel=1e-2)  # linear in the distance
+    assert difference(1e-8) == pytest.approx(1e-2 * difference(1e-6), rel=1e-2)  # linear in the offset
 
 
 @pytest.mark.parametrize("axes", SHAPES[:3])
@@ -381,7 +381,7 @@ def test_divergence_and_curl_vanish(axes):
         for n, weight in enumerate((4 / 5, -1 / 5, 4 / 105, -1 / 280), start=1):
             ahead, behind = (flow.volume_velocity(axes, stream, points + s * n * step) for s in (1, -1))
             jacobian[:, j] += weight * (ahead - behind) / h
-    assert np.abs(jacobian).max() > 0.1  # there is something to cancel
+    assert np.abs(jacobian).max() > 0.1  # the derivatives that cancel are not small
     assert np.abs(np.trace(jacobian, axis1=1, axis2=2)).max() < 1e-9
     assert np.abs(jacobian - jacobian.transpose(0, 2, 1)).max() < 1e-9
 

@@ -46,7 +46,7 @@ FITTING = {
 
 @pytest.fixture
 def source(published: Path, tmp_path: Path) -> Path:
-    """Return a copy that a test may change."""
+    """Return a copy of the published data that a test may change."""
     return Path(shutil.copytree(published, tmp_path / "source"))
 
 
@@ -197,13 +197,13 @@ def test_a_car_is_what_its_files_say(binary, tmp_path: Path) -> None:
     arrays = make_car(tmp_path / "param3" / "abc")
     points, _, pressure = surface_mesh(7)
     volume, _, velocity = volume_mesh(points, 7)
-    used = np.r_[:FIRST, FIRST + UNUSED : len(points)]  # press.npy must lose the same points as the surface
+    used = np.r_[:FIRST, FIRST + UNUSED : len(points)]  # the surface and press.npy must lose the same unused points
     assert np.array_equal(arrays["surface_points"], points[used])
     assert np.array_equal(arrays["surface_pressure"], pressure[used])
     assert np.array_equal(arrays["volume_points"], volume[: -len(points)])
     assert np.array_equal(arrays["volume_velocity"], velocity[: -len(points)])
     gaps = np.linalg.norm(volume[: -len(points), None] - points[None], axis=2)
-    assert arrays["volume_sdf"] == pytest.approx(gaps.min(axis=1), abs=1e-5)  # of all 3682 points, by brute force
+    assert arrays["volume_sdf"] == pytest.approx(gaps.min(axis=1), abs=1e-5)  # over all 3682 points
     nearest = points[gaps.argmin(axis=1)]
     away = nearest + arrays["volume_sdf"][:, None] * arrays["volume_normals"]
     assert away == pytest.approx(arrays["volume_points"], abs=1e-5)
@@ -214,7 +214,7 @@ def test_a_car_is_what_its_files_say(binary, tmp_path: Path) -> None:
 
 
 def rewritten(change):
-    """Return a function that rewrites the surface with points, quads and pressures changed by `change`."""
+    """Return a function that rewrites a car's surface file, after `change` has altered points, quads and pressures."""
 
     def harm(car: Path) -> None:
         points, quads, pressure = change(*surface_mesh(7))
@@ -224,7 +224,7 @@ def rewritten(change):
 
 
 def pressed(change):
-    """Return a function that changes the pressures beside the surface."""
+    """Return a function that changes the pressures in press.npy."""
     return lambda car: np.save(car / "press.npy", change(np.load(car / "press.npy")))
 
 
@@ -278,7 +278,7 @@ def test_the_documented_command_trains_and_reports_both_fields(shapenet_run) -> 
     assert drag["density"] == 1.225
     assert drag["speed"] == pytest.approx(20.0)
     assert "(first: 1.72 m²)" in drag["reference_area"]
-    assert 0 < metrics["drag_coefficient/floor_mae"] < 1e-3  # the sum over points against the integral over the faces
+    assert 0 < metrics["drag_coefficient/floor_mae"] < 1e-3  # error of a sum over points
     assert "pitching_moment_coefficient" in result["scalars"]
     assert "the true field integrated on these points" in shapenet_run.out
     assert (shapenet_run.folder / "report.html").is_file()

@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 
 def numbered(mesh: Any, at: str = "cells") -> Any:
-    """Return the mesh with T = 1, 2, … at its cells or points, and no other data."""
+    """Return the mesh with the field T = 1, 2, … at its cells or points, and without other fields."""
     mesh.clear_data()
     data, count = (mesh.cell_data, mesh.n_cells) if at == "cells" else (mesh.point_data, mesh.n_points)
     data["T"] = np.arange(1.0, count + 1)
@@ -34,12 +34,12 @@ def image(n: int) -> pyvista.ImageData:
 
 
 def cubes(n: int, at: str = "cells") -> pyvista.UnstructuredGrid:
-    """Return n × n × n unit cubes."""
+    """Return a mesh of n × n × n unit cubes."""
     return numbered(image(n).cast_to_structured_grid().cast_to_unstructured_grid(), at)
 
 
 def squares(n: int, at: str = "cells") -> pyvista.PolyData:
-    """Return n × n unit squares in a plane."""
+    """Return a plane mesh of n × n unit squares."""
     plane = pyvista.ImageData(dimensions=(n + 1, n + 1, 1)).cast_to_structured_grid().cast_to_unstructured_grid()
     return numbered(pyvista.PolyData(plane.points, faces=plane.cells), at)
 
@@ -64,7 +64,7 @@ def by_pyvista(folder: Path, name: str, n: int = 3, at: str = "cells") -> None:
 
 
 def by_vtk(folder: Path, name: str, n: int = 3, at: str = "cells", kind: str = "volume") -> None:
-    """Write .vtkhdf, or Exodus for any other suffix, with the element and node numbers that VTK adds."""
+    """Write .vtkhdf or, for any other suffix, Exodus, to which VTK adds the ids of elements and nodes."""
     writer = vtkHDFWriter() if name.endswith(".vtkhdf") else vtkExodusIIWriter()
     writer.SetInputData(cubes(n, at) if kind == "volume" else squares(n, at).cast_to_unstructured_grid())
     writer.SetFileName(str(folder / name))
@@ -72,7 +72,7 @@ def by_vtk(folder: Path, name: str, n: int = 3, at: str = "cells", kind: str = "
 
 
 def in_pieces(folder: Path, name: str, n: int = 4, pieces: int = 3, ghosts: int = 0) -> None:
-    """Write a .pvtu or .pvtp of several pieces as ParaView does, each with ghost layers of its neighbours' cells."""
+    """Write a .pvtu or .pvtp in pieces, as ParaView does. `ghosts`: layers of its neighbours' cells in each piece."""
     is_flat = name.endswith(".pvtp")
     part = vtkExtractPolyDataPiece() if is_flat else vtkExtractUnstructuredGridPiece()
     part.SetInputData(squares(n) if is_flat else cubes(n))
@@ -87,7 +87,7 @@ def in_pieces(folder: Path, name: str, n: int = 4, pieces: int = 3, ghosts: int 
 
 
 def cgns(folder: Path) -> None:
-    """Write eight hexahedra at three times, made with the CGNS library."""
+    """Write a stored file of the CGNS library, with eight hexahedra at three times."""
     (folder / "flow.cgns").write_bytes(gzip.decompress((HERE / "steps.cgns.gz").read_bytes()))
 
 
@@ -100,7 +100,7 @@ def by_meshio(folder: Path, name: str, form: str | None = None, at: str = "point
     in_cells = {"T": [np.asarray(grid.cell_data["T"]), np.full(n, 900.0)]} if at == "cells" else {}
     mesh = meshio.Mesh(np.asarray(grid.points, float), cells, point_data=values, cell_data=in_cells)
     before = Path.cwd()
-    os.chdir(folder)  # meshio writes the numbers of an .xdmf to the working directory
+    os.chdir(folder)  # meshio writes the arrays of an .xdmf to the working directory
     try:
         meshio.write(name, mesh, file_format=form)
     finally:

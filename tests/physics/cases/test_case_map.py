@@ -1,4 +1,4 @@
-"""Invalid maps are refused with the key at fault; the ready-made maps fit the layouts of their data sets."""
+"""An invalid map is refused with the faulty key; each ready-made map fits the files of its data set."""
 
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def test_a_map_that_does_not_fit_is_refused_by_its_key(text: str, words: str) ->
     with refusal("invalid-yaml" if text == "sets: [" else "map-does-not-fit") as refused:
         parse_map(text, "cases.yaml")
     assert words in str(refused.value)
-    assert "nput should" not in str(refused.value), "a sentence of pydantic's"
+    assert "nput should" not in str(refused.value), "the error has a sentence of pydantic"
 
 
 def test_a_length_may_have_any_unit_and_a_force_any_spelling_of_its_own() -> None:
@@ -100,7 +100,7 @@ def test_the_axes_are_turned_and_not_mirrored(wind: str, up: str) -> None:
     for tensor, usual in ((None, "x y z"), (None, "0 1 2 3 4 5 6 7 8"), ("vtk", "xx yy zz xy yz xz")):
         names, count = usual.split(), len(usual.split())
         own = about.component_names(FieldMap(array="a", tensor=tensor), count)
-        # Each component of the files, rotated separately, ends up where its name says.
+        # Rotate one component at a time: the largest result must be at the place of that component's name.
         assert [own[int(np.abs(values).argmax())] for values in turned(rotation, tensor=tensor)(np.eye(count))] == names
 
 
@@ -113,7 +113,7 @@ def renamed(mesh, names: dict[str, str]):
 
 
 def write_runs(root: Path, runs: tuple[int, ...], metres: float, mean: str, **tables: str) -> None:
-    """Write a folder with boundary_N.vtp, volume_N.vtu and tables for each run N."""
+    """Write, for each run N, a folder with boundary_N.vtp, volume_N.vtu and tables."""
     for run in runs:
         (folder := root / f"run_{run}").mkdir()
         length = metres + run / 100
@@ -173,7 +173,7 @@ def test_a_ready_map_takes_the_published_layout(name: str, layout, tmp_path: Pat
     sample = train[0]
     assert keys <= set(sample)
     assert np.isfinite(sample["surface_normals"].numpy()).all()
-    # The wind is along z, and so the body is longest along z.
+    # The wind is along z, as is the longest side of the body.
     extent = np.ptp(sample["surface_points"].numpy(), axis=0)
     assert extent.argmax() == 2
     if name == "drivaernetpp":
@@ -182,7 +182,7 @@ def test_a_ready_map_takes_the_published_layout(name: str, layout, tmp_path: Pat
 
 
 def test_formats_of_several_blocks(tmp_path: Path) -> None:
-    """EnSight and a .vtm with named patches: the body's parts are numbered, and the air belongs to the other set."""
+    """Blocks are patches: those of the body become numbered parts, and the block of air belongs to the other set."""
     for index in range(4):
         blocks = pyvista.MultiBlock({"hull": body(1.0), "wing": body(0.5, 2), "air": air(1.0 + index / 10)})
         (tmp_path / "source").mkdir(exist_ok=True)

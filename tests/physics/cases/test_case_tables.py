@@ -150,7 +150,7 @@ HEAD = "Knoten;u_x [mm];u_y [mm];u_z [mm];Vergleichsspannung [MPa]\n"
 
 
 def write_shells(root: Path, suffix: str, at: str) -> Path:
-    """Write cases whose displacement is the position in mm; rows are shuffled and numbered, with decimal commas."""
+    """Write cases whose tables give positions in mm as displacements, in shuffled rows and with decimal commas."""
     rng = np.random.default_rng(0)
     for number in range(6):
         folder = root / f"Dach {number}"
@@ -179,7 +179,7 @@ def test_they_are_drafted_and_prepared_in_the_order_of_the_mesh(suffix: str, at:
     assert (own.values, own.at, set(own.fields)) == ("{case}/Werte.csv", at, {"displacement", "vergleichsspannung"})
     assert prepare(root, tmp_path / "out", text).made == 6
     sample = open_cases(tmp_path / "out")[0][0]
-    np.testing.assert_allclose(sample["surface_displacement"], 1000 * sample["surface_points"], atol=1e-5)  # mm, m
+    np.testing.assert_allclose(sample["surface_displacement"], 1000 * sample["surface_points"], atol=1e-5)  # mm from m
     table = root / "Dach 2" / "Werte.csv"
     table.write_text(table.read_text() + "\n")
     assert [job.case for job in plan_cases(root, tmp_path / "out", parse_map(text, "m"))[0]] == ["Dach 2"]

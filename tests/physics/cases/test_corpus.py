@@ -1,6 +1,6 @@
-"""Small cases in many formats: the prepared data match the files, according to geometry and the formats' manuals.
+"""Small cases in many formats: the prepared data are those that geometry and the formats' manuals predict.
 
-`corpus.yaml` is the table of cases, `corpus/` has the text files, and `corpus.py` writes the binary ones.
+`corpus.yaml` lists the cases, `corpus/` contains those in text files, and `corpus.py` writes those in binary files.
 """
 
 import json
@@ -49,7 +49,7 @@ def build(name: str, entry: dict[str, Any], root: Path) -> None:
 
 
 def merged(own: Any, lines: Any) -> Any:
-    """Merge a user's lines into a drafted map; null removes a key."""
+    """Merge a user's lines into a drafted map; a key whose value is null is removed."""
     if not isinstance(lines, dict) or not isinstance(own, dict):
         return lines
     both = own | {key: merged(own.get(key), value) for key, value in lines.items()}
@@ -83,12 +83,12 @@ def check_sets(entry: dict[str, Any], about: dict[str, Any], out: Path) -> dict[
                 assert [values.min(), values.max()] == pytest.approx(span, rel=1e-6, abs=1e-6), array
                 if wanted.get("rises"):  # along x
                     x = np.concatenate([arrays[name][f"{name}_points"][:, 0] for name in names])
-                    assert (np.diff(values[np.argsort(x)]) > 0).all(), f"{array} belongs to other {wanted['at']}"
+                    assert (np.diff(values[np.argsort(x)]) > 0).all(), f"{array} is at the wrong {wanted['at']}"
     return rows
 
 
 def says(console: str, count: int) -> bool:
-    """Return whether the console reports this number of cells or points, of one case or of all."""
+    """Return whether the console reports `count` as the number of cells, points or the like, in one case or in all."""
     what = r"(cells?|points?|faces?|lines?|vert\w+|elements?|nodes?|ghosts?|quad\w*|triangles?)"
     number = "|".join(form for many in (count, count * RUNS) for form in (f"{many}", f"{many:,}"))
     return bool(re.search(rf"(?<![\w.,-])({number}) (\S+ ){{0,6}}?{what}\b", console))

@@ -1,4 +1,4 @@
-"""Random draws from prepared cases, and training on them by the documented commands, including solids."""
+"""Random draws from prepared cases, and training on cases, including solids, by the documented commands."""
 
 import json
 import pickle
@@ -48,7 +48,7 @@ def test_a_draw_is_of_points_that_follow_one_another(prepared: Path) -> None:
         assert drawn["geometry_points"].shape == (25, 3)
         assert drawn["volume_points"].shape == sample["volume_points"].shape
         start = int((sample["surface_points"] == drawn["surface_points"][0]).all(dim=1).nonzero()[0])
-        rows = (start + torch.arange(40)) % count  # past the end, it continues at the beginning
+        rows = (start + torch.arange(40)) % count  # after the last row comes the first
         assert torch.equal(drawn["surface_pressure"], sample["surface_pressure"][rows])
         starts.add(start)
     assert len(starts) > 50
@@ -64,7 +64,7 @@ def test_a_component_has_the_name_of_the_files_axis(tmp_path: Path) -> None:
     task.examine(train[0], train.about())
     batch = {key: values[None] for key, values in train[0].items()}
     off = {name: by_channel(batch[name], batched=True).clone() for name in task.fields}
-    off["volume_velocity"][..., 2] += 5  # along the model's wind, which is -y of the files
+    off["volume_velocity"][..., 2] += 5  # along the wind in the model's axes, which is -y in the files
     found = {key: float(value) for key, value in task.final_metrics(off, batch).items()}
     assert [found[f"volume_velocity/{axis}/mae"] for axis in "xyz"] == pytest.approx([0, 5, 0], abs=1e-5)
     assert list(task.parts_of("volume_velocity")) == ["x", "y", "z"]
@@ -151,7 +151,7 @@ def test_of_three_cases_the_split_that_is_proposed_can_be_made(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_the_three_commands(noether, tmp_path: Path) -> None:
-    """With cases in millimetres, one of them broken: it is named, and training uses the rest."""
+    """The cases are in millimetres. One is broken: it is named, and training uses the others."""
     root = write_cases(tmp_path / "many words in a long name, as a shared disk has" / "source", 8, scale=1000.0)
     (root / "run_5" / "surface.vtp").write_bytes(b"<VTKFile")
     mapped, out = tmp_path / "cases.yaml", tmp_path / "out"
@@ -181,7 +181,7 @@ def test_the_three_commands(noether, tmp_path: Path) -> None:
     assert "wind +x, up +z" in " ".join(told.out.split())
     assert "0.001" in told.out
     written = pyvista.read(tmp_path / "own.vtp")
-    assert written.bounds == pytest.approx((0, 850, -200, 200, 100, 400), abs=1e-2)  # as in the user's own file
+    assert written.bounds == pytest.approx((0, 850, -200, 200, 100, 400), abs=1e-2)  # the same as those of own.stl
     assert {"surface_pressure_prediction", "surface_wall_shear_prediction"} <= set(written.point_data.keys())
     turned = noether(*asked, "--axes", "model", "--scale", "0.001", "--out", str(tmp_path / "turned.vtp"))
     assert "trained on" in turned.err + turned.out
@@ -205,7 +205,7 @@ sets:
 
 
 def write_block(folder: Path, length: float, load: float) -> None:
-    """Write a block in mm whose nodes and cells have a displacement and a temperature."""
+    """Write a solid block in mm, with displacements and temperatures at its nodes and at its cells."""
     folder.mkdir(parents=True)
     axes = (np.linspace(0, length, 8), np.linspace(0, 20, 5), np.linspace(0, 10, 4))
     mesh = pyvista.RectilinearGrid(*axes).cast_to_unstructured_grid()
@@ -218,7 +218,7 @@ def write_block(folder: Path, length: float, load: float) -> None:
 
 @pytest.fixture(scope="module")
 def blocks(request, tmp_path_factory) -> tuple[Path, str]:
-    """Return the folder of the prepared blocks and an unseen block, and the parameter: points or cells."""
+    """Return a folder with prepared blocks and an unseen block, and the place of their fields: points or cells."""
     folder = tmp_path_factory.mktemp(request.param)
     for index in range(8):
         write_block(folder / "cases" / f"b{index}", 80 + 5 * index, 1 + 0.1 * index)

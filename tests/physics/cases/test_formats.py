@@ -1,4 +1,4 @@
-"""Meshes in other programs' formats, written by those programs; CalculiX results match ccx2paraview's."""
+"""Meshes in the formats of other programs are read; results of CalculiX are read as by ccx2paraview."""
 
 import shutil
 import subprocess
@@ -63,7 +63,7 @@ def test_a_cloud_of_points_is_read_from_csv(write, coordinates: list[str], tmp_p
     found = read_set(tmp_path / "c" / "cloud.csv", own.model_copy(update={"coordinates": coordinates}))
     assert found.points == pytest.approx(np.asarray(cloud.points), rel=1e-5)
     assert found.fields["u"] == pytest.approx(np.asarray(cloud.point_data["U"]), rel=1e-5)
-    if coordinates:  # they cannot be guessed
+    if coordinates:  # without the setting, they are unknown
         with refusal("no-coordinates"):
             read_set(tmp_path / "c" / "cloud.csv", own)
         return
@@ -89,7 +89,7 @@ DECK = Path(__file__).with_name("elements.inp").read_text()
 def solved(tmp_path_factory) -> Path:
     find_program("ccx", "calculix-ccx")
     folder = tmp_path_factory.mktemp("ccx")
-    # ccx2paraview writes one step in a thread while it fills the grid with the next, and may crash: give it one step.
+    # ccx2paraview gets only one step: given two, it fills the grid while a thread still writes it, and may crash.
     last, _, _ = DECK.replace("3, 3, 0.01", "3, 3, 0.02").partition("*END STEP")
     binary = DECK.replace("FILE", "OUTPUT").replace("*EL OUTPUT", "*ELEMENT OUTPUT")
     for kind, text in (("FILE", DECK), ("OUTPUT", binary), ("LAST", f"{last}*END STEP\n")):
@@ -100,7 +100,7 @@ def solved(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("kind", ["FILE", "OUTPUT"])
 def test_results_are_those_that_others_read(kind: str, solved: Path) -> None:
-    converter = Path(sys.executable).with_name("ccxToVTU")  # of ccx2paraview
+    converter = Path(sys.executable).with_name("ccxToVTU")  # a program of ccx2paraview
     subprocess.run([converter, "LAST.frd"], cwd=solved, check=True, capture_output=True, timeout=60)
     theirs = pyvista.read(solved / "LAST.vtu")
     assert read_times(solved / f"{kind}.frd") == [1, 2]

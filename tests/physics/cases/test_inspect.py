@@ -1,4 +1,4 @@
-"""A folder of cases is grouped by names, listed, and drafted as a map that prepare accepts unchanged."""
+"""The files of a folder are grouped into cases by their names and listed; prepare accepts the drafted map unchanged."""
 
 import re
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_the_draft_is_taken_as_it_is(layout: str, tmp_path: Path) -> None:
     assert done.made == 8
     train, _, validation = open_cases(tmp_path / "out")
     assert len(validation) == 1
-    assert float(train[0]["volume_points"].abs().max()) < 5  # metres
+    assert float(train[0]["volume_points"].abs().max()) < 5  # in metres
 
 
 def test_forces_are_not_drafted_of_a_pressure_that_is_not_in_pascal(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_arrays_in_which_formats_keep_books_are_told_from_fields(name: str, is_b
 
 
 def clouds(root: Path, count: int, change: dict[int, float]) -> Path:
-    """Write a plane cloud for each case, in mm; `change` has factors for the positions of some cases."""
+    """Write a plane cloud in mm for each case. `change`: factors on the positions, by the index of the case."""
     rng = np.random.default_rng(0)
     for index in range(count):
         x, y, p = rng.uniform(0, 90, (3, 50))
@@ -227,7 +227,7 @@ def test_a_plane_cloud_has_z_0_and_vectors_of_three(tmp_path: Path) -> None:
     text, about = drafted(root)
     assert about.length == "mm"
     assert about.axes is not None
-    assert "z" not in about.axes.wind + about.axes.up, "no direction out of the plane is guessed"
+    assert "z" not in about.axes.wind + about.axes.up, "a plane has no wind or up along z"
     assert "entrée.json" in text
     assert {name: own.components for name, own in about.sets["points"].fields.items()} == {"pressure": 1, "velocity": 3}
     assert prepare(root, tmp_path / "out", text).made == 6
@@ -279,7 +279,7 @@ def test_what_a_list_of_steps_names_is_read_through_the_list_alone(tmp_path: Pat
 
 
 def around_a_source(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return random positions, and the distance of each to a point source in their middle."""
+    """Return random positions, and their distances (plus 0.02) from a point source in the middle."""
     places = np.random.default_rng(0).uniform(-1, 1, (count, 3))
     return places, np.linalg.norm(places, axis=1, keepdims=True) + 0.02
 

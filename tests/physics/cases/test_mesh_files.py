@@ -1,4 +1,4 @@
-"""Broken meshes and arrays of any bytes are refused with a message."""
+"""Broken meshes, and files of arrays with arbitrary bytes, are refused with a message."""
 
 import contextlib
 import faulthandler
@@ -40,7 +40,7 @@ def test_the_process_apart_reads_the_same(tmp_path: Path) -> None:
 
 
 def broken_files(folder: Path) -> dict[str, bytes]:
-    """Return intact files of every format, text and binary."""
+    """Return the contents of intact files in every format, as text and as binary, for a test to break."""
     whole = {}
     for suffix in (".vtk", ".vtp", ".stl", ".ply"):
         for binary in (True, False):
@@ -79,7 +79,7 @@ def test_mutated_meshes_are_read_or_refused(tmp_path: Path) -> None:
             reader.start()
             reader.join(60)
             assert reader.exitcode is not None
-            assert reader.exitcode <= 0, "an error that is no refusal"
+            assert reader.exitcode <= 0, "the reader raised an error other than RequestError"
             if reader.exitcode:
                 with pytest.raises(RequestError, match=name):
                     read_mesh_apart(tmp_path / name)
@@ -93,7 +93,7 @@ def test_mutated_meshes_are_read_or_refused(tmp_path: Path) -> None:
 
 def test_a_shape_whose_reader_ends_its_process_is_refused(tmp_path: Path) -> None:
     content = bytearray(gzip.decompress((Path(__file__).parent / "steps.cgns.gz").read_bytes()))
-    content[4312] = 87  # The library of CGNS then calls exit().
+    content[4312] = 87  # With this byte, the CGNS library calls exit().
     (tmp_path / "shape.cgns").write_bytes(content)
     with refusal("mesh-unreadable", seen="crashed (exit code"):
         read_shape(tmp_path / "shape.cgns")

@@ -1,4 +1,4 @@
-"""Cases solved by OpenFOAM and CalculiX: the prepared forces and tensors match the solver's."""
+"""In cases that OpenFOAM or CalculiX has solved, the prepared forces and tensors match those of the solver."""
 
 import json
 import os
@@ -52,13 +52,13 @@ def test_the_map_of_the_page_prepares_them(solved: Path, tmp_path: Path) -> None
 
 
 def force_of(path: Path) -> np.ndarray:
-    """Return the last row of a force.dat: total, pressure and friction (3, 3), in N, with x along the wind and z up."""
+    """Return the last total, pressure and friction forces (3, 3) in a force.dat (N, wind along x, up along z)."""
     row = path.read_text().splitlines()[-1].replace("(", " ").replace(")", " ").split()
     return np.array(row[1:], float).reshape(3, 3)
 
 
 def test_integrated_forces_agree_with_the_solver(solved: Path, prepared: Path) -> None:
-    """Pressure and friction forces each agree to 0.5 %, and drag and lift agree with coefficient.dat."""
+    """Pressure forces, friction forces and the drag coefficient each agree to 0.5 %."""
     train, test, _ = open_cases(prepared)
     for data, index in [(train, i) for i in range(len(train))] + [(test, i) for i in range(len(test))]:
         sample = {key: value.numpy().astype(float) for key, value in data[index].items()}
@@ -72,7 +72,7 @@ def test_integrated_forces_agree_with_the_solver(solved: Path, prepared: Path) -
         drag = (sample["pressure_force"] + sample["friction_force"])[2] / dynamic
         assert drag == pytest.approx(solver["Cd"], rel=0.005)
         assert sample["drag_coefficient"][0] == pytest.approx(solver["Cd"], rel=1e-6)
-        # Also from the samples' own points, as a task integrates them.
+        # The sums over the points of a sample, which tasks use, agree, too.
         summed = -(sample["surface_pressure"] * sample["surface_area"]) @ sample["surface_normals"]
         assert summed == pytest.approx(sample["pressure_force"], rel=1e-3, abs=1e-3 * np.linalg.norm(summed))
         shear = sample["surface_area"] @ sample["surface_wall_shear"]
@@ -81,7 +81,7 @@ def test_integrated_forces_agree_with_the_solver(solved: Path, prepared: Path) -
 
 def test_the_air_around_the_body_is_all_there(prepared: Path) -> None:
     sample = open_cases(prepared)[0][0]
-    # Half of a tunnel of 6 × 2 × 1.2 m, less half of the body.
+    # The air fills half of a tunnel of 6 × 2 × 1.2 m, without half of the body.
     assert float(sample["volume_cell_volume"].sum()) == pytest.approx(7.2 - 0.07, rel=0.01)
     assert float(sample["volume_points"][:, 0].min()) > 0
     assert float(sample["volume_velocity"][:, 2].mean()) > 0.7 * float(sample["wind_speed"])
@@ -166,7 +166,7 @@ def make_plates(out: Path) -> str:
 def test_the_draft_of_solved_plates_is_prepared_as_it_is(plates: Path, tmp_path: Path) -> None:
     text, about = drafted(plates)
     assert (about.axes, about.length, about.constants) == (None, "mm", {})
-    assert set(about.outputs) == {"reaction_x", "reaction_y"}, "plates are pulled in their plane"
+    assert set(about.outputs) == {"reaction_x", "reaction_y"}, "plates have no reaction out of their plane"
     assert set(about.parameters) == {"length", "width", "thickness", "hole_x", "hole_y", "hole_radius", "stretch",
                                      "shear"}  # fmt: skip
     fields = about.sets["volume"].fields

@@ -1,4 +1,4 @@
-"""Cases become samples in SI units and the standard axes, complete or absent, with any number of processes."""
+"""Cases become samples in SI units and standard axes; with any number of processes, no sample is left incomplete."""
 
 import json
 import os
@@ -76,7 +76,7 @@ def test_a_sample_holds_what_its_contract_says(source: Path, prepared: Path) -> 
     assert sample["wind_speed"] == 31
     middle = sample["surface_points"].mean(axis=0)
     assert np.einsum("ij,ij->i", sample["surface_normals"], sample["surface_points"] - middle).min() > 0
-    # Wind along z, up along y: the files' x becomes z, their z becomes y.
+    # The standard axes have wind along z and up along y, so x of the files becomes z, and z becomes y.
     assert sample["surface_points"][:, 2].max() == pytest.approx(mesh.points[:, 0].max(), rel=0.1)
     assert sample["volume_velocity"][:, 2].mean() == pytest.approx(grid.cell_data["U"][:, 0].mean(), rel=1e-5)
     assert np.allclose(np.linalg.norm(sample["volume_normals"], axis=1), 1, atol=1e-5)
@@ -109,7 +109,7 @@ def test_units_and_axes_make_the_same_samples(length, scale, prepared: Path, tmp
     for case, expected in samples(prepared).items():
         for key, values in samples(tmp_path / "out")[case].items():
             if key == "volume_normals":
-                continue  # if two surface points are equally near to a cell, either is right
+                continue  # two surface points may be equally near to a cell
             assert np.allclose(values, expected[key], rtol=1e-3, atol=2e-4 * max(1, np.abs(expected[key]).max())), key
 
 
@@ -166,10 +166,10 @@ def test_a_broken_case_is_named_and_the_rest_goes_on_when_asked(breaks, words, s
 def test_what_is_there_and_current_is_kept(source: Path, tmp_path: Path) -> None:
     root, out = Path(shutil.copytree(source, tmp_path / "source")), tmp_path / "out"
     assert (prepare(root, out).made, prepare(root, out).kept) == (6, 6)
-    os.utime(root / "run_1" / "volume.vtu", (1, 1))  # the file has changed
+    os.utime(root / "run_1" / "volume.vtu", (1, 1))  # as if the file had changed
     (out / "cases" / "run_2" / "surface.safetensors").unlink()
     (out / "cases" / "run_4" / "case.json").write_text("{")
-    (out / "cases" / f".run_9.{socket.gethostname()}.{2**22 + 1}-ab.partial").mkdir()  # left by a killed process
+    (out / "cases" / f".run_9.{socket.gethostname()}.{2**22 + 1}-ab.partial").mkdir()  # as a killed process leaves it
     done = prepare(root, out)
     assert (done.made, done.kept) == (3, 3)
     assert sorted(path.name for path in (out / "cases").iterdir()) == [f"run_{i}" for i in range(6)]
@@ -197,7 +197,7 @@ def test_all_cases_that_lack_something_are_told_at_once(source: Path, tmp_path: 
     root = Path(shutil.copytree(source, tmp_path / "source"))
     (root / "run_1" / "volume.vtu").unlink()
     (root / "run_4" / "numbers.json").write_text('{"drag": 1}')
-    (root / "run_5" / "numbers.json").write_text('{"inlet": {}}')  # neither its parameter nor its output
+    (root / "run_5" / "numbers.json").write_text('{"inlet": {}}')  # lacks its parameter and its output
     without_array(root / "run_0")
     torn(root / "run_2")
     with_two_components(root / "run_3", "volume.vtu", "T", binary=False)

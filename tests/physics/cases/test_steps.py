@@ -40,7 +40,7 @@ def by_meshio(path: Path, form: str = "XML") -> None:
 
 
 def med(path: Path) -> None:
-    """Write with meshio, which writes only one step; then add steps to the field's group as SALOME does."""
+    """Write one step with meshio, which cannot write more; then add steps to the field's group, as SALOME does."""
     mesh = pyvista.to_meshio(block(TIMES[0]))
     mesh.cell_data = {}
     meshio.write(path, mesh)
@@ -66,7 +66,7 @@ def pieces(path: Path) -> Sequence[tuple[float, str]]:
 
 
 def cgns(path: Path) -> None:
-    """Write a box of 8 hexahedra, made with the CGNS library 3.4 (cg_biter_write, cg_ziter_write)."""
+    """Write a stored file of 8 hexahedra, which the CGNS library 3.4 made (cg_biter_write, cg_ziter_write)."""
     path.write_bytes(gzip.decompress((Path(__file__).parent / "steps.cgns.gz").read_bytes()))
 
 
@@ -76,7 +76,7 @@ def collection(path: Path) -> None:
 
 
 def series(path: Path) -> None:
-    """Write ParaView's list of numbered files."""
+    """Write numbered files, and the list of them that ParaView reads."""
     files = [{"name": name, "time": time} for time, name in pieces(path)]
     path.write_text(json.dumps({"file-series-version": "1.0", "files": files}))
 
@@ -134,12 +134,12 @@ def test_each_step_is_a_case_that_knows_its_time(suffix: str, template: str, tim
     text, _ = drafted(root, workers=0)
     assert "has 3 steps" in text
     assert parse_map(text, "m").sets["volume"].file == template
-    if "{step}" in template:  # the draft only guesses that these are steps
+    if "{step}" in template:  # the draft leaves the choice of a step to the user
         with refusal("step-not-said"):
             prepare(root, out, text, workers=0)
         assert not out.exists()
         text = text.replace("# step: last", "step: last")
-    assert prepare(root, out, text, workers=0).made == 5  # only the last step
+    assert prepare(root, out, text, workers=0).made == 5  # the last step of each run
     text = text.replace("step: last", "step: each")
     done = prepare(root, out, text, workers=0)
     assert list(done.cases) == [f"run_{run}@{time}" for run in range(5) for time in times]

@@ -1,4 +1,4 @@
-"""Areas, normals, forces and shadows of meshes, compared with closed forms."""
+"""Areas, normals, forces and frontal areas of meshes, compared with closed forms."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_a_closed_mesh_has_no_net_area_and_the_sphere_its_own(faces) -> None:
 
 
 def test_rounding_does_not_turn_a_flat_surface_over() -> None:
-    corners = np.random.default_rng(0).uniform(size=(50, 4, 2))  # four points each of any plane
+    corners = np.random.default_rng(0).uniform(size=(50, 4, 2))  # 50 flat quads
     for own in corners @ np.array([[1, 2, 0.3], [0.1, -1, 1]]):
         assert oriented(own, FLAT) is FLAT
         assert oriented(own, TURNED) is TURNED
@@ -70,7 +70,7 @@ def test_points_are_spread_by_area() -> None:
     points = sample_surface(POINTS, QUADS, 20_000).of(POINTS)
     assert np.linalg.norm(points, axis=1) == pytest.approx(1, abs=0.01)
     assert points.mean(axis=0) == pytest.approx(0, abs=0.02)
-    assert (points[:, 2] > 0.5).mean() == pytest.approx(0.25, abs=0.02)  # Archimedes: area is proportional to height
+    assert (points[:, 2] > 0.5).mean() == pytest.approx(0.25, abs=0.02)  # Archimedes: area ~ height
     assert np.array_equal(points, sample_surface(POINTS, QUADS, 20_000).of(POINTS))
 
 
@@ -90,10 +90,10 @@ MESHES = {
 
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES.keys())
 def test_areas_and_centres_are_those_of_vtk(mesh, monkeypatch) -> None:
-    monkeypatch.setattr(surface_mesh, "BLOCK_FACES", 5)  # several blocks, the last one short
+    monkeypatch.setattr(surface_mesh, "BLOCK_FACES", 5)  # many blocks, with a smaller last one
     centres, vectors = polygon_geometry(*arrays(mesh))
     assert np.linalg.norm(vectors, axis=1).sum() == pytest.approx(mesh.area, rel=1e-5)
-    assert np.abs(vectors.sum(axis=0)).max() < 1e-5  # a closed surface
+    assert np.abs(vectors.sum(axis=0)).max() < 1e-5  # 0 for a closed surface
     volume = np.einsum("fi,fi->", centres, vectors) / 3
     assert volume == pytest.approx(mesh.volume, rel=1e-4)
     assert not looks_inwards(centres, vectors)

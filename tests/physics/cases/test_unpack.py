@@ -1,4 +1,4 @@
-"""Archives of cases: every kind is unpacked with its times, an interrupted unpacking resumes, damage is refused."""
+"""Archives of every kind are unpacked with the files' times; unpacking can resume, and damaged archives are refused."""
 
 import io
 import os
@@ -15,7 +15,7 @@ from tests.refusal import refusal
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Return training_data with an old file in each of two folders."""
+    """Return a folder training_data with two folders, each with an old file."""
     for param in ("param0", "param1"):
         path = tmp_path / "training_data" / param / "car" / "press.npy"
         path.parent.mkdir(parents=True)
@@ -38,7 +38,7 @@ def as_tar(source: Path, path: Path) -> Path:
 
 
 def as_nested(source: Path, path: Path) -> Path:
-    """Pack as ShapeNet-Car is published: a zip with a tar.gz for each folder."""
+    """Pack the folder in the way in which ShapeNet-Car is published: a zip with a tar.gz for each folder in it."""
     with zipfile.ZipFile(path, "w") as archive:
         for param in sorted(source.iterdir()):
             packed = io.BytesIO()
@@ -74,7 +74,7 @@ def test_an_interruption_unpacks_once(source: Path, tmp_path: Path) -> None:
 
 
 def encrypted(path: Path) -> None:
-    """Mark every member as encrypted in both of its headers."""
+    """Mark every file in a zip as encrypted, in its own header and in the central directory."""
     content = bytearray(path.read_bytes())
     for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         at = content.find(mark)
@@ -85,7 +85,7 @@ def encrypted(path: Path) -> None:
 
 
 def tar(path: Path, entries: dict[str, str | None]) -> None:
-    """Write a one-byte file, or a link, for each name."""
+    """Write a tar with an entry for each name: a link to the name's value or, for None, a one-byte file."""
     with tarfile.open(path, "w") as archive:
         for name, link in entries.items():
             entry = tarfile.TarInfo(name)
@@ -127,7 +127,7 @@ def fills_a_link_inside(path: Path) -> None:
 
 @pytest.mark.parametrize("harm", [leads_out, links_out, fills_a_link_inside])
 def test_a_python_without_filters_lets_nothing_out_either(harm, source, tmp_path: Path, monkeypatch) -> None:
-    """Debian 12 has Python 3.11.2; tarfile has filters from 3.11.4 on."""
+    """The tarfile of Debian 12's Python 3.11.2 has no filters, which came with 3.11.4."""
     monkeypatch.delattr(tarfile, "data_filter", raising=False)
     test_every_kind_is_unpacked_with_its_times(as_tar, "a.tar.gz", source, tmp_path)
     harm(tmp_path / "b.tar")

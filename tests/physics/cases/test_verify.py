@@ -34,7 +34,7 @@ def prepared(written: Path, tmp_path: Path, monkeypatch) -> Path:
 
 
 def verify(folder: Path) -> int:
-    """Prepare a run's data; return how many files were read."""
+    """Prepare the data of a run; return how many files this has read."""
     read = []
     points = "dataset.points_per_update={surface: 8, volume: 8}"
     config = load_config(["dataset=cases", f"dataset_root={folder}", points])
@@ -52,7 +52,7 @@ def test_every_file_is_read_once_and_again_when_it_changed(prepared: Path) -> No
 def test_a_flipped_bit_is_refused_with_the_case(prepared: Path) -> None:
     verify(prepared)
     flip(prepared / "cases/run_2/volume.safetensors")
-    for _ in range(2):  # damaged files are not remembered as intact
+    for _ in range(2):  # the damaged file must not be remembered as intact
         with pytest.raises(RequestError) as refused:
             verify(prepared)
         assert "run_2" in refused.value.summary
@@ -71,7 +71,7 @@ def test_no_mutation_of_dataset_json_is_read_without_a_word(prepared: Path) -> N
     for _ in range(1000):
         path.write_bytes(mutate(whole, rng))
         with suppress(RequestError):
-            assert read_metadata(prepared) == before  # for example a change of white space between values
+            assert read_metadata(prepared) == before  # the mutation may only change white space
     path.write_text("[" * 100_000)
     with pytest.raises(RequestError):
         read_metadata(prepared)

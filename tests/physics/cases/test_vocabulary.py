@@ -1,4 +1,4 @@
-"""Names of arrays and numbers reveal units, physical quantities and results; tensors in every order are recognised."""
+"""Names of arrays and numbers reveal units, quantities and results; the components of a tensor may have any order."""
 
 import subprocess
 import sys
@@ -57,7 +57,7 @@ UNITS = {
     "C' [pF/m]": ("C'", "pF/m"),
     "line_pF": ("line", "pF"),
     "area [m2]": ("area", "m2"),
-    "torque [Nm]": ("torque", "Nm"),  # pint's number_meter
+    "torque [Nm]": ("torque", "Nm"),  # pint reads "Nm" as number_meter
     "loss [dB/m]": ("loss", "dB/m"),
 }
 

@@ -1,4 +1,4 @@
-"""Write a changing mesh at all times with VTK's own writers: write_steps.py FILE.exo|FILE.vtkhdf TIME…"""
+"""Write a mesh that changes over the given times, with VTK's writers: write_steps.py FILE.exo|FILE.vtkhdf TIME…"""
 
 import sys
 
@@ -12,7 +12,7 @@ from vtkmodules.vtkIOHDF import vtkHDFWriter
 
 
 def block(time: float) -> pyvista.UnstructuredGrid:
-    """Return shifted hexahedra of temperature 300 + time."""
+    """Return hexahedra with the temperature 300 + time and a constant displacement."""
     mesh = pyvista.ImageData(dimensions=(5, 4, 3)).cast_to_unstructured_grid()
     mesh.point_data["T"] = np.full(mesh.n_points, 300 + time)
     mesh.point_data["DISPL"] = np.full((mesh.n_points, 3), 5.0)
@@ -20,7 +20,7 @@ def block(time: float) -> pyvista.UnstructuredGrid:
 
 
 class Changing(VTKPythonAlgorithmBase):
-    """Gives VTK's writers the mesh at every time."""
+    """A VTK source that gives a writer the mesh at every time."""
 
     def __init__(self, times: list[float]) -> None:
         super().__init__(nInputPorts=0, nOutputPorts=1, outputType="vtkUnstructuredGrid")

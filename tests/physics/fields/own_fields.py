@@ -1,4 +1,4 @@
-"""A user's data set with fields, inputs, parameters and outputs that the embedded cars do not have."""
+"""A user's data set whose fields, inputs, parameters and outputs differ from those of the embedded cars."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ POINTS = {"surface": 40, "volume": 36, "probe": 20}
 
 
 class Bodies:
-    """Twelve bodies in free air: pressure, wall shear stress and temperature on the surface; drag of the case."""
+    """Twelve bodies in free air, with pressure, wall shear stress and temperature on the surface, and a drag."""
 
     def __init__(self, split: str, root: Path | None = None, scale: float = 1.0, bad: str = "") -> None:
         self.split, self.scale, self.bad = split, scale, bad
@@ -69,7 +69,7 @@ class Bodies:
 
 
 class RenamedUPT(UPT):
-    """A user's subclass with other fields and no `layout`: its predictions have another name."""
+    """A user's subclass without `layout` whose prediction has another name than that of UPT."""
 
     def __init__(self, dim: int = 24, heads: int = 2) -> None:
         super().__init__(dim, heads, encoder_depth=1, decoder_depth=1, radius=300.0)

@@ -1,4 +1,4 @@
-"""The cases that each baseline finds, and the values that it transfers or learns."""
+"""The training case that each baseline finds, and the values that a baseline carries over or learns."""
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ def test_outputs_of_the_case_and_forces_are_scored_too(train) -> None:
 
 
 def beam(number: int) -> dict[str, torch.Tensor]:
-    """Return a beam whose deflection and tip follow from its length and load."""
+    """Return a beam whose deflection and moment follow from its length and load."""
     rng = np.random.default_rng(number)
     length, load = rng.uniform(1, 2), rng.uniform(-1, 1)
     points = rng.uniform(0, 1, (300, 3)) * [length, 0.1, 0.1]
@@ -111,8 +111,8 @@ def test_where_cases_have_parameters_two_more_baselines_read_them(beams) -> None
     assert scores["plain_network"]["training_updates"] == 2400
     assert scores["plain_network"]["training_seconds"] > 0
     soon = score_baselines(task, samples, range(30), samples[30:], updates=3)["plain_network"]
-    assert soon["beam_deflection/relative_l2"] > 5 * errors["plain_network"], "it trains longer than the model"
-    assert torch.equal(torch.get_rng_state(), weights), "a baseline drew from the run's own generator"
+    assert soon["beam_deflection/relative_l2"] > 5 * errors["plain_network"], "it must train only for `updates`"
+    assert torch.equal(torch.get_rng_state(), weights), "no baseline may draw from the run's generator"
 
 
 def test_the_nearest_case_is_carried_over_in_coordinates_of_its_own_box(beams) -> None:

@@ -53,7 +53,7 @@ def test_statistics_are_those_of_all_points_together() -> None:
     for key, axes in (("surface_pressure", (0, 1)), ("volume_velocity", (0, 1))):
         mean, std = task.statistics[key].mean, task.statistics[key].std
         np.testing.assert_allclose(mean, np.atleast_1d(batch[key].numpy().mean(axis=axes)), rtol=1e-12)
-        # With a mean of 1e5 and a deviation of 3, a one-pass sum of squares would lose its digits.
+        # The mean is 1e5 and the deviation 3, so a sum of squares in one pass would lose its significant digits.
         np.testing.assert_allclose(std, np.atleast_1d(batch[key].numpy().std(axis=axes)), rtol=1e-9)
 
 
@@ -222,7 +222,7 @@ def test_a_force_weighs_its_error_in_standard_deviations_of_the_training_split()
     plain, weighed = (task.loss({k: v for k, v in task.prepare(batch).items() if k in FIELDS}, task.prepare(batch))
                       for task in tasks)  # fmt: skip
     assert float(plain) == float(weighed) == 0.0
-    # 2 Pa too much everywhere, so that only the sum of normals counts.
+    # All pressures are 2 Pa too high, so the error of the force depends only on the sum of the normals.
     prepared = tasks[1].prepare(batch)
     wrong = {name: prepared[name].clone() for name in FIELDS}
     wrong["surface_pressure"] += 2 / tasks[1].statistics["surface_pressure"].std[0]

@@ -50,7 +50,7 @@ task:
 
 @pytest.fixture
 def ask(noether):
-    """Return `noether` with this folder's data set importable."""
+    """Return the fixture `noether` in an environment where this folder's data set can be imported."""
     return functools.partial(noether, PYTHONPATH=str(Path(__file__).parent))
 
 

@@ -1,4 +1,4 @@
-"""Make the stored loss curves: 20 updates of each model, in float64, on one CPU rank.
+"""Make the stored loss curves: the losses of 20 updates of each model, in float64, on one CPU rank.
 
     python -m tests.physics.models.make_curves [MODEL ...]
 
@@ -27,14 +27,14 @@ SETTINGS = (
 
 
 def words_of(model: str) -> list[str]:
-    """Return the words of `noether train` that make a model's curve."""
+    """Return the arguments of `noether train` that make a model's curve."""
     small = () if model == "upt" else ("model.dim=32", "model.heads=2")
     base = TINY if model == "upt" else TINY.with_name("tiny_points.yaml")
     return ["--hp", str(base), *MODELS[model], *small, *SETTINGS]
 
 
 def losses(metrics: Path) -> list[float]:
-    """Return the loss of each update, from the rows of metrics.jsonl."""
+    """Return the loss of each update in a metrics.jsonl."""
     rows = map(json.loads, metrics.read_text().splitlines())
     return [row["loss"] for row in rows if row["kind"] == "training"]
 

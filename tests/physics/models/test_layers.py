@@ -1,4 +1,4 @@
-"""The shared layers against independent computations: loops, 2×2 matrices, torch's own attention, NumPy."""
+"""The shared layers agree with independent computations by loops, 2×2 matrices, torch's attention or NumPy."""
 
 import math
 
@@ -95,7 +95,7 @@ def test_parts_of_a_fused_projection_are_rotated_as_each_alone(rotated):
 
 
 def unturned(points):
-    """Return the rotary table of points at the origin, where no angle rotates a head's 8 channels."""
+    """Return the rotary table, for 8 channels, of points at the origin, where all angles are 0."""
     return rotary_table(torch.zeros(2, points, 3, dtype=torch.float64), 8)
 
 
@@ -131,7 +131,7 @@ def brute_force(points, centres, radius, max_neighbours):
 
 @pytest.mark.parametrize("axes", [1, 2, 3])
 def test_the_distances_of_gpus_are_as_exact_as_those_of_the_cpu(axes: int) -> None:
-    """At coordinates of 1000 with neighbours 0.001 apart, the matrix-product form would be off by 0.7."""
+    """If neighbours are 0.001 apart at coordinates of 1000, distances by a matrix product would be wrong by 0.7."""
     centres = (1000 + random(2, 7, axes)).float()
     points = torch.cat((centres + 1e-3 * random(2, 7, axes), 1000 * random(2, 40, axes)), dim=1).float()
     exact = torch.cdist(centres.double(), points.double(), compute_mode="donot_use_mm_for_euclid_dist")
@@ -163,7 +163,7 @@ def test_radius_search_includes_the_boundary():
 
 
 def test_radius_search_is_exact_in_float32_far_from_the_origin():
-    # With many points and large coordinates, torch.cdist would choose the cancelling matrix product.
+    # For so many points, torch.cdist would use a matrix product, which loses digits at such coordinates.
     points = (990 + random(1, 400, 3, scale=10)).float()
     found = radius_neighbours(points, points, 0.7, 32)
     expected = brute_force(points[0].double().numpy(), points[0].double().numpy(), 0.7, 32)
@@ -201,7 +201,7 @@ def test_pooling_in_half_precision_takes_the_other_form_and_agrees():
 @pytest.mark.parametrize("count", [50, 3000], ids=["partitioned", "by-topk"])
 def test_float32_neighbours_are_the_nearest_from_the_nearest_on(count):
     points = torch.rand(1, count, 3, generator=torch.Generator().manual_seed(0)) * 100
-    points[0, 7] = points[0, 3]  # Points at the same position are distinguished by their order.
+    points[0, 7] = points[0, 3]  # Both points have the same position.
     distances = torch.cdist(points[:, :5], points, compute_mode="donot_use_mm_for_euclid_dist")
     found = radius_neighbours(points, points[:, :5], 1e6, 16)
     values = distances.gather(2, found.indices)

@@ -1,4 +1,4 @@
-"""A run of each model has the same losses as when its curve was stored."""
+"""A run of each model has the same losses as the stored curve of that model."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from physics.models.make_curves import HERE, MODELS, losses, words_of
 
 RELATIVE = 1e-6
-"""Processors and torch versions round differently; in float64, the effect after 20 updates is below 1e-9."""
+"""The relative tolerance: processors and torch versions round differently, by less than 1e-9 after 20 updates."""
 
 
 @pytest.mark.slow
@@ -16,5 +16,5 @@ def test_the_stored_curve_is_reproduced(model: str, noether, tmp_path) -> None:
     found = losses(tmp_path / "curve" / "metrics.jsonl")
     stored = json.loads((HERE / f"{model}.json").read_text())
     assert len(stored) == 20
-    assert found == pytest.approx(stored, rel=RELATIVE), "python -m tests.physics.models.make_curves, if that is meant"
-    assert min(stored[10:]) < stored[0], "it learns"
+    assert found == pytest.approx(stored, rel=RELATIVE), "if intended: python -m tests.physics.models.make_curves"
+    assert min(stored[10:]) < stored[0], "the loss must fall"

@@ -1,4 +1,4 @@
-"""The promises of every model (its size, symmetries and precisions), and those of single models."""
+"""What every model guarantees (its size, symmetries and precisions), and what some models guarantee."""
 
 from dataclasses import replace
 
@@ -54,7 +54,7 @@ def query_set(prefix, count, seed):
 
 
 def make_batch(geometry=40, surface=23, volume=31, anchors=None):
-    """Return a batch of two samples; `anchors` adds that many points per set, at other positions than the queries."""
+    """Return a batch of two samples. `anchors`: the number of anchors in each set, which are no query points."""
     batch = {"geometry_points": points(geometry, 1)} | query_set("surface", surface, 2) | query_set("volume", volume, 3)
     if anchors:
         known = query_set("surface", anchors, 4) | query_set("volume", anchors + 2, 5)
@@ -78,7 +78,7 @@ def backward(model, batch):
 
 
 class DtypesMade(TorchDispatchMode):
-    """Record the floating-point types of every intermediate result, forward and backward."""
+    """Record the floating-point types of all intermediate results in the forward and the backward pass."""
 
     def __init__(self):
         super().__init__()
@@ -93,7 +93,7 @@ class DtypesMade(TorchDispatchMode):
 
 PARAMETERS = {"mlp": 170_500, "upt": 11_015_620, "ab_upt": 7_007_236, "transformer": 5_487_748, "transolver": 3_860_804}
 SHALLOW = {"upt": {"encoder_depth": 1, "decoder_depth": 1}, "transformer": {"depth": 1}, "transolver": {"depth": 1}}
-"""Each further block would only make the graph slower, without testing more."""
+"""Options of models with one block: further blocks would make compilation slower without testing more."""
 ANCHORS = pytest.mark.parametrize("anchors", [None, 13], ids=["all-points-attend", "anchors"])
 KINDS = pytest.mark.parametrize("kind", PARAMETERS)
 
@@ -118,7 +118,7 @@ def test_each_query_set_present_is_answered_and_as_if_it_were_alone(kind, absent
     model, batch = small_model(kind), make_batch(anchors=13)
     everything = model(batch)
     asked = {name: value for name, value in batch.items() if name not in absent}
-    predictions = model({**asked, "surface_pressure": points(5, 4)})  # targets in the batch are ignored
+    predictions = model({**asked, "surface_pressure": points(5, 4)})  # a target in the batch is ignored
     assert {name: tuple(value.shape) for name, value in predictions.items()} == shapes
     assert_same(predictions, {name: everything[name] for name in shapes})
 
@@ -213,7 +213,7 @@ def test_bfloat16_autocast_predicts_and_trains_near_float32(kind, anchors):
 
 @KINDS
 def test_compiles_as_one_graph_and_agrees_with_eager(kind):
-    # The eager backend suffices: this proves that nothing depends on data, not the code generator.
+    # The eager backend suffices, because the test only shows that the graph does not depend on values.
     model, batch = small_model(kind, **SHALLOW.get(kind, {})), make_batch()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     assert_same(compiled(batch), model(batch))
@@ -274,7 +274,7 @@ def gradients(model, batch):
 
 
 @pytest.mark.parametrize("anchors", [None, 7], ids=["all-are-context", "anchors"])
-@pytest.mark.parametrize("kind", [kind for kind in SMALL if kind != "mlp"])  # it has no blocks
+@pytest.mark.parametrize("kind", [kind for kind in SMALL if kind != "mlp"])  # an MLP has no blocks
 def test_gradients_are_the_same_bit_for_bit_and_less_is_kept(kind, anchors):
     model, batch = small_model(kind).train(), make_batch(anchors=anchors)
     before, kept = gradients(model, batch)
@@ -300,7 +300,7 @@ def test_random_numbers_are_those_of_the_first_pass():
         (gradient,) = torch.autograd.grad(blocks(x).sum(), x)
         found.append((gradient, torch.rand(3)))
     assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][1], found[1][1]), "what is drawn afterwards is the same too"
+    assert torch.equal(found[0][1], found[1][1]), "later random numbers must be the same, too"
 
 
 def test_a_model_without_blocks_is_refused():

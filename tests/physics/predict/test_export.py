@@ -1,4 +1,4 @@
-"""`noether export`: inputs, refusals and trust; the exported program is tested in test_export_alone.py."""
+"""`noether export`: inputs, refusals and trust. test_export_alone.py tests the exported program."""
 
 import io
 import json
@@ -59,7 +59,7 @@ def test_a_parameter_takes_as_many_numbers_as_it_has() -> None:
 def test_an_export_reads_the_points_of_a_shape_that_predict_reads(noether, tmp_path: Path) -> None:
     assert noether("export", str(SMALL_RUN), str(tmp_path / "export"), "--weights-only").code == 0
     model, run, rng = load_exported(tmp_path / "export"), load_run(SMALL_RUN), np.random.default_rng(0)
-    for count in (50, 64, 300):  # The model was trained with 64, of which it reads 32.
+    for count in (50, 64, 300):  # In training it got 64 points, of which it reads 32.
         points = rng.uniform([-0.8, 0, -2], [0.8, 1.2, 2], (count, 3))
         air = points + np.array([0, 1.5, 0])
         found = model({"geometry_points": points, "surface_points": points, "volume_points": air})
@@ -103,7 +103,7 @@ def test_an_export_that_names_code_is_loaded_only_if_trusted(part: str, tmp_path
 
 @pytest.mark.parametrize("program", [None, True])
 def test_a_graph_that_is_not_trusted_is_not_read(program: bool | None, tmp_path: Path) -> None:
-    """torch.export.load unpickles the sample inputs, which may run any code."""
+    """torch.export.load unpickles the sample inputs, and a pickle can run any code."""
     shutil.copytree(RELEASED, tmp_path / "theirs")
     forged = io.BytesIO()
     torch.save(MakesFolder(str(tmp_path / "was-here")), forged)
@@ -114,7 +114,7 @@ def test_a_graph_that_is_not_trusted_is_not_read(program: bool | None, tmp_path:
     with pytest.raises(RequestError) if program else nullcontext():
         load_exported(tmp_path / "theirs", program=program)
     assert not (tmp_path / "was-here").exists()
-    with suppress(Exception):  # If trusted, the forgery raises, but has already done its harm.
+    with suppress(Exception):  # A trusted forgery raises an error after it has run its code.
         load_exported(tmp_path / "theirs", program=True, trust=True)
     assert (tmp_path / "was-here").exists()
 

@@ -1,4 +1,4 @@
-"""An export for programs without noether: its example runs with torch alone, for batches of any size."""
+"""An export works in programs without noether: its example needs only torch, and batches may have any size."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def export(request, noether, tmp_path_factory) -> tuple[str, Path]:
 
 
 def torch_alone(folder: Path) -> Path:
-    """Return a folder with torch and its own requirements, and nothing else of this environment."""
+    """Return a folder that contains, of this environment, only torch and the packages that torch requires."""
     wanted, seen = ["torch"], set()
     while wanted:
         name = wanted.pop()
@@ -98,9 +98,9 @@ def test_program_and_weights_agree_at_any_number_of_points(export, count: int) -
     for name, value in one.items():
         assert len(value) == count
         assert ((value - other[name]) / torch.tensor(std[name]["std"])).abs().max() < 1e-5
-        assert value.std(dim=0).max() > 1e-6, "it depends on the points"
+        assert value.std(dim=0).max() > 1e-6, "predictions must depend on the points"
     twice = {name: np.concatenate([arrays[name]] * 2) for name in arrays if name == "geometry_points"}
-    assert len(program({**arrays, **twice})["surface_pressure"]) == count, "a larger geometry is thinned"
+    assert len(program({**arrays, **twice})["surface_pressure"]) == count, "a larger geometry must be thinned"
 
 
 def test_every_file_has_the_same_mode(export) -> None:

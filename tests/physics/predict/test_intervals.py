@@ -1,4 +1,4 @@
-"""Intervals from several runs: their coverage, the output of `predict`, and refusals."""
+"""Intervals from several runs: their coverage, the output of `predict`, and the refused runs."""
 
 import json
 import shutil
@@ -89,10 +89,10 @@ def test_the_runs_of_a_sweep_are_named_by_it(runs: list[str]) -> None:
 
 
 def test_a_run_of_a_folder_that_saved_nothing_is_left_out_and_named(runs: list[str], tmp_path: Path, capsys) -> None:
-    for name in ("died", "failed"):  # Before their first checkpoint.
+    for name in ("died", "failed"):  # These runs have no checkpoint.
         lay(tmp_path / name, {"config.yaml": "seed: 0\n"})
     assert named_runs([str(tmp_path)]) == [str(tmp_path / "died"), str(tmp_path / "failed")], (
-        "to be refused as they are"
+        "the runs are refused later"
     )
     (tmp_path / "cars").symlink_to(runs[0])
     assert named_runs([str(tmp_path)]) == [str(tmp_path / "cars")]

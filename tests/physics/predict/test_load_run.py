@@ -1,4 +1,4 @@
-"""`noether.load_run`: a run from Python, and the notebook that shows it."""
+"""`noether.load_run` gives Python code a trained run; its notebook works."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ def test_a_run_predicts_and_has_its_metrics_and_history(run_folder: Path) -> Non
     with refusal("parameter-not-read") as refused:
         run.predict(points, wind_speed=32)
     assert refused.value.expected == "one of reference_area"
-    with refusal("shape-size"):  # The mesh is in mm; the command has the same message.
+    with refusal("shape-size"):  # The mesh is in mm. `noether predict` prints the same message.
         run.predict(1000 * points)
     with refusal("shape-size"):
         run.sensitivity(1000 * points, "mean surface_pressure")

@@ -51,7 +51,7 @@ def read_here(monkeypatch) -> None:
 
 
 def plain_stl(path: Path, points: np.ndarray, cells: np.ndarray) -> None:
-    """Write ASCII STL as a CAD program does: with a name, capitals, indentation and zero normals."""
+    """Write ASCII STL in the style of a CAD program, with a name, capitals, indentation and zero normals."""
     lines = ["solid Body 1  (exported)"]
     for a, b, c in points[cells]:
         lines += ["  facet normal 0.0 0.0 0.0", "    outer loop"]
@@ -104,9 +104,9 @@ WRITERS = {
 @pytest.mark.usefixtures("read_here")
 @pytest.mark.parametrize(("name", "write"), WRITERS.items(), ids=WRITERS.keys())
 def test_a_mesh_is_read_whoever_wrote_it(name, write, tmp_path: Path) -> None:
-    write(tmp_path / name, POINTS.astype(np.float64), triangles(QUADS)[:, ::-1])  # wound inwards on purpose
+    write(tmp_path / name, POINTS.astype(np.float64), triangles(QUADS)[:, ::-1])  # with normals that point inwards
     shape = read_shape(tmp_path / name)
-    assert len(shape.points) == 3586  # repeated corners of facets are merged, and points without a face are dropped
+    assert len(shape.points) == 3586  # equal corners are merged, and unused points dropped
     assert np.einsum("ij,ij->i", shape.normals, shape.points - shape.points.mean(axis=0)).min() > 0
     if "field-data" in name:
         assert set(shape.values) == {"pressure"}
@@ -116,7 +116,7 @@ def test_a_mesh_is_read_whoever_wrote_it(name, write, tmp_path: Path) -> None:
 
 
 def ball() -> tuple[np.ndarray, np.ndarray]:
-    """Return a closed body of triangles."""
+    """Return the points and triangles of a closed body."""
     points, quads = unit_sphere()
     return points, triangles(quads)
 
@@ -195,7 +195,7 @@ AREAS = {
 @pytest.mark.parametrize(("rules", "seen", "given", "area"), AREAS.values(), ids=AREAS)
 def test_a_coefficient_is_on_the_reference_area_that_its_samples_have(rules, seen, given, area) -> None:
     points, faces = ball()
-    shape = Shape.of_mesh(CAR.to_world(points * CAR.semi_axes), faces)  # Both halves of the car.
+    shape = Shape.of_mesh(CAR.to_world(points * CAR.semi_axes), faces)  # The whole car.
     task = FieldsTask(
         {"surface_pressure": {"points": "surface_points"}},
         scalars={"lift": {"direction": [0.0, 1.0, 0.0], "dynamic_pressure": 245.0, "reference_area": "area"}},
@@ -252,7 +252,7 @@ def test_points_that_are_none_are_refused(array, seen: str, tmp_path: Path) -> N
     [("transolver_small", 500, "no surface_normals"), ("upt_small", 20, "64 supernodes cannot be taken from 20")],
 )
 def test_points_that_lack_what_the_model_reads_are_refused(model, count, words, tmp_path: Path) -> None:
-    points = torch.from_numpy(POINTS[np.unique(QUADS)].astype(np.float32))  # points used by faces
+    points = torch.from_numpy(POINTS[np.unique(QUADS)].astype(np.float32))  # corners of faces
     air = points + torch.tensor([0.0, 2.0, 0.0])
     fields = {"surface_pressure": points[:, 0], "volume_velocity": air}
     config = load_config([f"model={model}"])
@@ -280,7 +280,7 @@ def test_the_test_split_has_the_metrics_of_evaluate_from_its_own_files(shapenet_
         assert done.code == 0, done.err
         mesh = pyvista.read(out)
         error, truth = mesh.point_data["surface_pressure_error"], mesh.point_data["surface_pressure"]
-        used = np.isfinite(error)  # points without a face have no value
+        used = np.isfinite(error)  # a point without a face has no value
         found.append(float(np.linalg.norm(error[used]) / np.linalg.norm(truth[used])))
         assert "drag coefficient:" in done.out
     assert np.mean(found) == pytest.approx(evaluated["metrics"]["surface_pressure/relative_l2"], rel=1e-4)
@@ -342,7 +342,7 @@ def test_wrong_files_are_refused_in_words(noether, tmp_path: Path) -> None:
         done = noether("predict", str(run), *words)
         assert (done.code, "Traceback" in done.err) == (2, False), done.err
         assert re.search(message, done.err), done.err
-    assert not (run / "logs").exists(), "the logs of its training are left alone"
+    assert not (run / "logs").exists(), "`predict` must not write logs to the run's folder"
 
 
 @pytest.mark.usefixtures("read_here")
@@ -360,7 +360,7 @@ def test_meshes_of_every_format_are_read_and_written_with_all_their_points(tmp_p
         assert np.asarray(made.points) == pytest.approx(np.asarray(grid.points)), name
         assert made.point_data["p"] == pytest.approx(np.asarray(grid.points)[:, 0]), name
     plane = read_shape(tmp_path / "plane.vti")
-    assert plane.areas.sum() == pytest.approx(6)  # pixels, whose corners VTK counts in another order
+    assert plane.areas.sum() == pytest.approx(6)  # its cells are pixels, whose corners have another order in VTK
 
 
 def test_a_cloud_is_read_by_the_coordinates_of_the_map(tmp_path: Path) -> None:

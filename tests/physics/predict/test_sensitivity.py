@@ -1,4 +1,4 @@
-"""Sensitivities of an output: gradients compared with central differences, and the command's file and table."""
+"""Sensitivities of an output: its gradients agree with central differences; the command writes a file and a table."""
 
 import shutil
 from dataclasses import replace
@@ -34,7 +34,7 @@ SIZES = {"upt": f"{FEW} model.encoder_depth=1 model.decoder_depth=1", "ab_upt": 
 
 
 def half_ellipsoid(polar: int = 9, azimuth: int = 10) -> tuple[np.ndarray, np.ndarray]:
-    """Return directions (N, 3) of the upper half of a sphere, and quads."""
+    """Return points (N, 3) on the upper half of the unit sphere, and the quads between them."""
     theta, phi = np.meshgrid(np.linspace(0.1, np.pi - 0.1, polar), np.linspace(0, np.pi, azimuth), indexing="ij")
     points = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)], axis=-1)
     index = np.arange(polar * azimuth).reshape(polar, azimuth)
@@ -130,7 +130,7 @@ def test_a_coefficient_whose_reference_area_is_not_known_asks_for_it() -> None:
 
 
 def test_the_only_output_of_a_case_needs_no_name() -> None:
-    # So that no coefficient can be integrated, and drag is the only output.
+    # Without faces, no coefficient can be integrated, so drag is the only output.
     without_faces = replace(Shape.of_points(POINTS), normals=POINTS / np.linalg.norm(POINTS, axis=1, keepdims=True))
     trained = model_of("upt", 64)
     found = sensitivity(trained, without_faces, "", {"wind_speed": 30.0}, 100)
@@ -146,7 +146,7 @@ def test_an_output_is_written_as_metrics_are() -> None:
 
 
 FOLD = np.array([[0, 1, 11], [0, 11, 1]])
-"""Two triangles back to back: their vector areas cancel."""
+"""Two triangles with the same corners and opposite normals, so that their vector areas cancel."""
 
 
 @pytest.mark.parametrize("faces", [QUADS, QUADS[:, :3], FOLD], ids=["quads", "triangles", "fold"])
@@ -174,7 +174,7 @@ def test_a_density_has_the_integral_of_its_values() -> None:
 
 def test_a_longer_shape_stands_where_it_stood() -> None:
     gradient = np.zeros_like(POINTS)
-    gradient[:, 1] = 1.0  # of Σ y
+    gradient[:, 1] = 1.0  # the gradient of Σ y
     found = stretches(gradient, POINTS, np.array([0.0, 1.0, 0.0]))
     foot, top = POINTS[:, 1].min(), POINTS[:, 1].max()
     assert found["y"] == pytest.approx((POINTS[:, 1] - foot).sum())

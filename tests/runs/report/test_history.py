@@ -1,4 +1,4 @@
-"""Rows become curves, and long curves become short ones that look the same."""
+"""Rows of a history become curves; a long curve is replaced by one with fewer points that looks the same."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_a_spike_in_a_million_rows_is_still_seen() -> None:
     assert short_y.min() == -50.0
     assert short_x[-1] == x[-1]
     assert (np.diff(short_x) > 0).all()
-    assert np.isin(short_y, y).all(), "only values that were measured"
+    assert np.isin(short_y, y).all(), "the values must be measured ones"
 
 
 def test_a_growing_curve_keeps_its_points() -> None:

@@ -1,4 +1,4 @@
-"""The page has every section, loads nothing, escapes text, and explains each gap in a run."""
+"""The report has every section, loads nothing, escapes text, and explains what is missing in a run."""
 
 import io
 import json
@@ -41,7 +41,7 @@ SECTIONS += ("plan", "environment", "configuration")
 
 
 class Page(HTMLParser):
-    """The elements of a page, with a check that they nest properly, and its text by section."""
+    """The elements of a page, and its text by section; creation fails if the elements do not nest properly."""
 
     VOID = ("meta", "img", "br", "link", "input", "hr")
 
@@ -89,7 +89,7 @@ def page(folder: RunFolder) -> str:
 
 @pytest.fixture(scope="session")
 def run(folder: RunFolder) -> ReportedRun:
-    """Return the run with only its first case, because drawing takes most of the time."""
+    """Return the run of `folder` with only its first case, because drawing cases takes most of the time."""
     run = read_run(folder)
     return replace(run, meta={**run.meta, "cases": run.meta["cases"][:1]})
 
@@ -99,8 +99,8 @@ def test_page_has_every_section_in_order(page: str) -> None:
     assert [attributes["id"] for tag, attributes in read.tags if tag == "section"] == list(SECTIONS)
     assert all(read.texts[section].strip() for section in SECTIONS)
     assert "absent" not in [attributes.get("class") for _, attributes in read.tags]
-    assert read.count("img") == 5 * 2 * 3  # cases, fields, columns
-    assert read.count("svg") == 2 + 2 * 2 + 5 + 1  # parity of two, two distributions each, curves, time
+    assert read.count("img") == 5 * 2 * 3  # cases × fields × columns
+    assert read.count("svg") == 2 + 2 * 2 + 5 + 1  # parities, distributions, curves, time
 
 
 def test_page_loads_nothing(page: str) -> None:
@@ -352,7 +352,7 @@ def test_unusual_cases_are_drawn(run: ReportedRun, change: Callable[[ReportedRun
 
 def test_half_a_car_in_millimetres_is_drawn_at_its_plane_of_symmetry(run: ReportedRun) -> None:
     arrays = {key: np.abs(value) if key.endswith("points") else value for key, value in cases_alone(run).arrays.items()}
-    turn = [[0, 1, 0], [0, 0, 1], [-1, 0, 0]]  # from files with the wind along -x, up +z
+    turn = [[0, 1, 0], [0, 0, 1], [-1, 0, 0]]  # the files have wind -x and up +z
     space = {"wind": [0, 0, 1], "up": [0, 1, 0], "files": {"metres": 0.001, "rotation": turn}}
     box = {"low": [-1.2, 0.0, -2.5], "high": [1.2, 1.6, 2.5], "count": 1024}
     speeds = {"wind_speed": {"low": [20.0], "high": [40.0], "unit": "m/s"}}

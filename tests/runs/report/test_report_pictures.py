@@ -13,7 +13,7 @@ from noether.runs.report.numbers import tick_labels
 
 
 def sphere(count: int) -> np.ndarray:
-    """Return evenly spread points (count, 3) of the unit sphere (Fibonacci lattice)."""
+    """Return evenly spread points (count, 3) on the unit sphere (Fibonacci lattice)."""
     up = 1 - (2 * np.arange(count) + 1) / count
     angle = np.pi * (1 + 5**0.5) * np.arange(count)
     radius = np.sqrt(1 - up**2)
@@ -39,12 +39,12 @@ def test_a_shape_hides_what_is_behind_it() -> None:
 def test_a_bay_in_the_outline_stays_open() -> None:
     across, up = np.meshgrid(np.linspace(0, 4, 41), np.linspace(0, 2, 21))
     points = np.stack([across.ravel(), up.ravel()], axis=-1)
-    step = points[(points[:, 0] >= 2) | (points[:, 1] <= 1)]  # a bonnet before a cabin
+    step = points[(points[:, 0] >= 2) | (points[:, 1] <= 1)]  # the outline of a bonnet and a cabin
     step += 1e-6 * np.random.default_rng(0).normal(size=step.shape)
     triangles = step[views.shape_triangles(step)]
     a, b = triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0]
     area = 0.5 * np.abs(a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum()
-    assert area == pytest.approx(6, rel=0.05)  # the convex hull has area 7
+    assert area == pytest.approx(6, rel=0.05)  # that of the convex hull is 7
 
 
 def test_section_interpolates_linear_fields_exactly() -> None:
@@ -73,7 +73,7 @@ def test_half_a_body_is_seen_from_its_own_side() -> None:
     space = views.Space(np.eye(3), half=views.half_of(points))
     view = views.surface_view(points, points, views.frame_around([views.surface_extent(points, space)], 0.02), space)
     assert (views.half_of(points), views.half_of(sphere(99))) == (1, 0)
-    assert points[np.unique(view.vertices), 0].max() > 0.99, "its outermost points are seen"
+    assert points[np.unique(view.vertices), 0].max() > 0.99, "the outermost points must be visible"
 
 
 def test_a_plate_is_seen_from_its_face_and_its_hole_stays_empty() -> None:
@@ -81,7 +81,7 @@ def test_a_plate_is_seen_from_its_face_and_its_hole_stays_empty() -> None:
     distance = np.hypot(across - 8, up - 3)
     ring = np.linspace(0, 2 * np.pi, 24, endpoint=False)
     rim = np.stack([8 + 1.5 * np.cos(ring), 3 + 1.5 * np.sin(ring)])
-    plate = np.stack([across, up, 100 + depth], axis=1)[distance > 1.7]  # far from the origin, as in CAD files
+    plate = np.stack([across, up, 100 + depth], axis=1)[distance > 1.7]  # CAD files may be far from the origin
     rims = [np.column_stack([*rim, np.full(24, 100 + level)]) for level in (0, 1)]
     points = np.concatenate([plate, *rims])
     space = views.space_by_extent([points])
@@ -111,11 +111,11 @@ def test_points_in_a_plane_are_seen_face_on_whatever_the_wind(about) -> None:
     space = views.space_face_on(views.space_of(about), 2)
     assert space.wind == (about.get("wind") == [1, 0, 0])
     turned = space.turned(points)
-    np.testing.assert_allclose(views.side(turned), points[:, :2], atol=1e-12)  # x to the right, y up
+    np.testing.assert_allclose(views.side(turned), points[:, :2], atol=1e-12)  # x is to the right, y is up
     view = views.flat_view(turned, views.frame_around([views.side(turned)], 0.0))
     drawn = np.sum(points[view.vertices] * view.weights[..., None], axis=1)[view.clip.contains_points(
         views.pixel_centres(view.frame))]  # fmt: skip
-    assert np.hypot(drawn[:, 0], drawn[:, 1] - 1).min() > 0.4, "its hole stays empty"
+    assert np.hypot(drawn[:, 0], drawn[:, 1] - 1).min() > 0.4, "the hole must stay empty"
 
 
 def test_points_of_a_body_lie_in_no_plane() -> None:
@@ -131,7 +131,7 @@ def test_picture_has_the_colours_of_the_scale() -> None:
     image = imread(io.BytesIO(field_picture(view, np.full(800, 7.5), scale)), format="webp") / 255
     rows, columns = frame.grid_shape
     assert image.shape == (2 * rows, 2 * columns, 4)
-    # Picture rows run downwards, the frame's coordinate up.
+    # The rows of a picture count downwards, but the frame's second coordinate points up.
     place = (views.project(np.zeros((1, 3)))[0] - frame.low) / (frame.high - frame.low)
     centre = image[round((1 - place[1]) * 2 * rows), round(place[0] * 2 * columns)]
     np.testing.assert_allclose(centre, matplotlib.colormaps[VALUE_MAP](0.75), atol=0.02)
@@ -142,7 +142,7 @@ def test_scales() -> None:
     values = np.concatenate([np.linspace(-100, 300, 1000), [1e6]])
     scale = value_scale([values], [np.full(10, 1e9)])
     assert scale.low == pytest.approx(-98, abs=2)
-    assert 300 < scale.high < 375  # the single outlier and the extreme prediction hardly stretch it
+    assert 300 < scale.high < 375  # outliers hardly widen the scale
     errors = error_scale([np.linspace(-3, 1, 1000), np.full(5, np.nan)])
     assert errors.low == -errors.high
     assert errors.high == pytest.approx(2.97, abs=0.05)

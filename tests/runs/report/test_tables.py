@@ -1,4 +1,4 @@
-"""The metrics of a run in the terminal; undefined ones are shown as undefined."""
+"""The tables of a run's metrics in the terminal; an undefined metric is shown as undefined."""
 
 import io
 from math import nan

@@ -1,4 +1,4 @@
-"""W&B and MLflow keep one run across kills; a failing service never ends a run."""
+"""W&B and MLflow show a run that was killed and resumed as one run; a failing service never ends a run."""
 
 import json
 import os
@@ -21,7 +21,7 @@ ROW = {"kind": "training", "update": 3, "epoch": 0.1, "samples": 24, "loss": 0.5
 
 
 class Failing:
-    """A service that fails in the named method."""
+    """A service that raises an error in the method that `where` names."""
 
     def __init__(self, where: str) -> None:
         self.where, self.seen = where, []
@@ -64,7 +64,7 @@ def test_a_service_that_fails_is_a_warning(where: str, tmp_path: Path) -> None:
     else:
         assert f"no network at {where}" in warned[0]
         lost = ["the tracker mine took 0 of 1 rows; the run's folder has all"]
-        assert warned[1:] == lost * (where != "close"), "and once more at the end, where rows were lost"
+        assert warned[1:] == lost * (where != "close"), "at the end, one more warning must count lost rows"
 
 
 @pytest.mark.parametrize("name", ["nowhere.Service", f"{__name__}.Failing"], ids=["no-module", "needs-arguments"])
@@ -130,7 +130,7 @@ class Ends(Callback):
 
 
 def wandb_records(folder: Path) -> list:
-    """Return the records of a run's newest part: a log in LevelDB's format, in blocks of 32 KiB, after 7 bytes."""
+    """Return the records in the newest log of a run; its format is LevelDB's, with blocks of 32 KiB, after 7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     log = max(folder.glob("wandb/offline-run-*/*.wandb"), key=os.path.getmtime).read_bytes()
@@ -141,7 +141,7 @@ def wandb_records(folder: Path) -> list:
         size, kind = struct.unpack_from("<HB", log, place + 4)
         content += log[place + 7 : place + 7 + size]
         place += 7 + size
-        if kind in (1, 4):  # A whole record, or its last piece.
+        if kind in (1, 4):  # The record is complete.
             records.append(Record.FromString(content))
             content = b""
     return records
@@ -172,7 +172,7 @@ def test_starts_are_one_run_whose_services_are_told_how_each_ended_and_what_it_c
         assert ("preempting" in [one.WhichOneof("record_type") for one in records]) == (status == "KILLED")
     assert sessions(folder) == begun
     parts = [part.name for part in folder.glob("wandb/offline-run-*") if any(part.glob("*.wandb"))]
-    assert [part.endswith(begun["wandb"]) for part in parts] == [True] * 4, "wandb sync joins parts of one id"
+    assert [part.endswith(begun["wandb"]) for part in parts] == [True] * 4, "wandb sync joins parts by their id"
     runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
     assert [one.info.run_id for one in runs] == [begun["mlflow"]]
     assert max(point.step for point in client.get_metric_history(begun["mlflow"], "training/loss")) == 6

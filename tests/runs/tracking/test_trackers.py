@@ -61,7 +61,7 @@ def test_a_resumed_run_writes_no_row_twice(tmp_path) -> None:
         first.log(training(update))
     first.close()
     with path.open("a") as file:
-        file.write('{"kind": "training", "upd')  # Cut off by the kill.
+        file.write('{"kind": "training", "upd')  # A kill cut this row off.
     second = MetricsFile(path, start_update=4)
     for update in (6, 8):
         second.log(training(update, loss=2.0))
@@ -86,7 +86,7 @@ def test_tensorboard_reads_the_event_files_and_a_resume_replaces_what_is_redone(
 
 
 def test_tensorboard_forgets_a_start_that_was_killed_before_anything_was_saved(tmp_path) -> None:
-    for loss in (1.0, 2.0):  # Both begin at update 0, so the second repeats every update.
+    for loss in (1.0, 2.0):  # The second attempt repeats every update of the first.
         file = TensorBoardFile(tmp_path, start_update=0, described=METRICS)
         for update in (2, 4) if loss == 1.0 else (2, 4, 6):
             file.log(training(update, loss))
