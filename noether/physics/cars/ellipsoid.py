@@ -127,7 +127,7 @@ def point_seed(seed: int, split: str, index: int) -> int:
 
 
 def sample_surface(car: EllipsoidCar, count: int, seed: int) -> Array:
-    """Return points (count, 3), uniform by area, of the car's surface, y > 0; a smaller count gives the first points.
+    """Return points (count, 3) of the car's surface, uniform by area, y > 0; a smaller count gives the first of them.
 
     Directions s of the hemisphere are taken from a scrambled Sobol sequence. The sequence's third coordinate decides
     which are kept, in proportion to |A⁻¹s|, the ratio of the ellipsoid's area to the sphere's. Any count of points is
@@ -263,7 +263,7 @@ POINTS_PER_WORKER = 2_000_000
 class EllipsoidDataset:
     """A data set of the samples in one packed split file, which are read from the memory map on access.
 
-    A pickle of it has only the path. RequestError as for `open_split`.
+    Its pickle contains only the path. RequestError as for `open_split`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -401,7 +401,7 @@ def _make(folder: Path, dataset: "EllipsoidDatasetConfig", workers: int, progres
     workers = min(workers, total, 1 + total * sum(points) // POINTS_PER_WORKER)
     blocks: list[tuple[str, range]] = []
     for split, size in missing.items():
-        # Blocks are so small that workers get even shares, and that progress is visible on a slow machine.
+        # Blocks are small, so that workers get even shares and progress is visible on a slow machine.
         length = max(1, min(16, size // (4 * max(1, workers))))
         blocks += [(split, range(size)[first : first + length]) for first in range(0, size, length)]
     with ExitStack() as files:

@@ -51,7 +51,7 @@ PUBLISHED = {
     "volume_normals": (-1, 3),
     "volume_sdf": (-1,),
 }
-"""Shapes of a car's seven published arrays, by key; −1 is the car's number of volume points."""
+"""Shapes of a car's seven published arrays, by key; −1 stands for the car's number of volume points."""
 
 
 def make_car(car: Path) -> dict[str, np.ndarray]:
@@ -72,7 +72,7 @@ def make_car(car: Path) -> dict[str, np.ndarray]:
 
     velocity = _velocity(car, volume.values, len(volume.points))
     # A point that is in both files has the same digits there; the published recipe also compares points as float32.
-    # Adding 0 turns -0.0 into 0.0, which has other bytes.
+    # Adding 0 turns -0.0 into 0.0: the two are equal, but their bytes differ.
     inside = set(map(bytes, surface.points.astype(np.float32) + np.float32(0)))
     outside = np.array([bytes(point) not in inside for point in volume.points.astype(np.float32) + np.float32(0)])
     points = volume.points[outside]
@@ -136,7 +136,7 @@ def _check_alignment(car: Path, values: dict[str, np.ndarray], pressure: np.ndar
     if least > MOST_MISFIT:
         seen = f"at the {len(used)} points of quads it differs from {name!r} in {SURFACE} by {least:.0%} of the spread"
         raise _refusal(
-            car / PRESSURE, seen, f"the same pressures at the same points, to {MOST_MISFIT:.0%} of the spread"
+            car / PRESSURE, seen, f"the same pressures at the same points, within {MOST_MISFIT:.0%} of the spread"
         )
 
 
@@ -163,7 +163,7 @@ def _refusal(path: Path, seen: str, expected: str) -> RequestError:
 
 
 class ShapeNetCarDataset(CasesDataset):
-    """A data set of some cars. Its description is only the wind and a reference area; published models read no more."""
+    """A data set of some cars. Its description is only the wind and a reference area; published models use no more."""
 
     def about(self) -> dict[str, Any]:
         """Return the description that `about_data` reads: a car on the ground in a wind along z."""

@@ -23,7 +23,7 @@ TensorOrder = Literal["vtk", "openfoam", "abaqus"]
 Invariant = Literal["von_mises", "principal"]
 
 COMPONENTS = ("xx", "yy", "zz", "xy", "yz", "xz")
-"""Components of a prepared tensor, in VTK's order for symmetric tensors (vtkDataSetAttributes), as in .frd files."""
+"""Components of a prepared tensor, in the order of VTK (vtkDataSetAttributes) and .frd files for symmetric tensors."""
 ORDERS: dict[TensorOrder, tuple[str, ...]] = {
     "vtk": COMPONENTS,
     "openfoam": ("xx", "xy", "xz", "yy", "yz", "zz"),  # SymmTensorTemplate.H

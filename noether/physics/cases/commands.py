@@ -38,7 +38,7 @@ from noether.physics.settings import ShapeNetCarDatasetConfig
 FOLDER = ".unpacked"
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, IndexError)
-"""Errors that Python raises on unreadable archives, such as RuntimeError if encrypted, IndexError for empty names."""
+"""Errors that Python raises on unreadable archives, such as RuntimeError on encryption or IndexError on empty names."""
 
 
 def is_archive(path: Path) -> bool:
@@ -213,7 +213,7 @@ def prepare_here(
 def _folders_and_map(paths: Sequence[str], map_name: str | None) -> tuple[Path, Path, str]:
     """Return the source folder, the folder to make, and the map's name, as given in the command's words."""
     if len(paths) == 3 and map_name is None:
-        # The map is the one word that can be a map or, if no word or several words can, the first word.
+        # If exactly one of the words can be a map, it is the map; otherwise, the first word is.
         maps = [word for word in paths if word in ready_maps() or word.endswith((".yaml", ".yml"))]
         map_name = paths[0] if len(maps) != 1 else maps[0]
         paths = [word for word in paths if word != map_name]

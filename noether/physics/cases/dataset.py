@@ -145,7 +145,7 @@ def implausible(metadata: Mapping[str, Any]) -> list[str]:
     fields = {key: max(map(abs, (*own["low"], *own["high"])), default=0.0) for key, own in metadata["fields"].items()}
     speeds = {key: largest for key, largest in fields.items() if metadata["fields"][key]["unit"] == "m/s"}
     speeds |= {name: entry["high"] for name, entry in metadata["parameters"].items() if entry["unit"] == "m/s"}
-    fastest, words = max(speeds.values(), default=0.0), []  # pressures are compared with its dynamic pressure
+    fastest, words = max(speeds.values(), default=0.0), []  # pressures are compared with this speed's dynamic pressure
     for key, largest in fields.items():
         if metadata["fields"][key]["unit"] != "Pa" or "pressure" not in key or not fastest:
             continue
@@ -171,7 +171,7 @@ OPEN_FILES = 16_384  # the maximum number of memory maps that a process keeps op
 
 
 class CasesDataset:
-    """A data set of some cases in a prepared folder. A pickle of it has only the path, the cases and the metadata."""
+    """A data set of some cases in a prepared folder. Its pickle contains only the path, the cases and the metadata."""
 
     points_are_shuffled = True
 
@@ -224,7 +224,7 @@ class CasesDataset:
         space["sets"] = {
             name: own.model_dump(include={"kind", "at", "patches", "coordinates"}) for name, own in files.sets.items()
         }
-        if files.axes is not None or files.metres != 1.0:  # by which `predict` converts a shape's file
+        if files.axes is not None or files.metres != 1.0:  # for `predict`, which converts a shape's file
             words = f"wind {files.axes.wind}, up {files.axes.up}" if files.axes else ""
             space["files"] = {"rotation": files.rotation.tolist(), "metres": files.metres, "words": words}
         scalars = _force_coefficients(files, metadata)

@@ -38,8 +38,8 @@ DEEPEST = 5  # the maximum number of levels at which files include other files
 def read_by_meshio(path: Path) -> tuple[Any, dict[str, int]]:
     """Read a file's mesh with meshio, but not its groups; return the mesh and, by type, counts of left-out elements.
 
-    Raises Unfit: the file has a feature that meshio ignores, or meshio read another number of nodes or elements than
-    the file has. Errors of meshio pass through.
+    Raises Unfit: the file has a feature that meshio ignores, or meshio's count of nodes or elements differs from
+    the file's. Errors of meshio pass through.
     """
     import meshio
 
@@ -67,7 +67,7 @@ def read_by_meshio(path: Path) -> tuple[Any, dict[str, int]]:
             raise Unfit(f"{own:,} {what} were read by meshio, but the file has {there:,}")
     if any(mesh.point_data.get("nastran:ref", ())):
         raise Unfit("GRID points in another coordinate system (CP): only the basic system is read")
-    mesh.cell_sets, mesh.point_sets = {}, {}  # without groups, as Gmsh's may list other things than cells
+    mesh.cell_sets, mesh.point_sets = {}, {}  # drop groups: Gmsh's may list things other than cells
     return mesh, left
 
 
@@ -101,7 +101,7 @@ class _FlatAbaqus:
                     rows[-1] += words
                 else:
                     rows.append(words)
-            lines += [f"*ELEMENT, TYPE={known}", *(",".join(row[: nodes + 1]) for row in rows)]  # a beam has one more
+            lines += [f"*ELEMENT, TYPE={known}", *(",".join(row[: nodes + 1]) for row in rows)]  # a beam lists one more
             numbers.update(row[0].strip() for row in rows)
             self.count += len(rows)
         if twice := [number for number, times in numbers.items() if times > 1]:

@@ -174,7 +174,7 @@ def _sets(survey: Survey, physics: Physics) -> list[_Set]:
             wanted = [own for own in wanted if any(facts.arrays for facts in chosen[own].values())] or wanted
             arrays = _common([chosen[name] for name in wanted])
             if kind == "surface" and not arrays and any(other != template for other, _ in survey.blocks):
-                continue  # a shape without fields; another file probably has it with fields
+                continue  # a shape without fields; another file probably holds this shape with fields
             at_points, at_cells = (_named((array for array in arrays if array.at == place), physics)
                                    for place in ("points", "cells"))  # fmt: skip
             more_vary = _varying(at_points) > _varying(at_cells)
@@ -401,7 +401,7 @@ def _negligible_beside(name: str, peaks: Mapping[str, float]) -> str:
 
 
 def _determined_by(survey: Survey, values: Mapping[str, float], others: Mapping[str, Mapping[str, float]]) -> str:
-    """Return what a number equals in every case, another number or a field's largest, smallest or mean value; or ""."""
+    """Name another number, or a field's extreme or mean, that equals `values` in every case; return "" if none does."""
     if len(set(values.values())) < 3:
         return ""
     for name, other in others.items():

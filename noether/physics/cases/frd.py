@@ -25,7 +25,7 @@ ELEMENTS = {
 """{number of an element type: (VTK's cell type, indices of the element's nodes in VTK's order)}"""
 FLOATS = {2: "<f4", 3: "<f8"}  # number types of the binary formats
 VALUE = re.compile(rb"-?(?:\d\.\d+E[-+]\d\d(?:\d(?!\.))?|nan|inf)", re.IGNORECASE)
-"""A number in the format %12.5E, which may touch the next number. An exponent of three digits widens it by one."""
+"""A number in the format %12.5E, which may touch the next number. An exponent of three digits adds one character."""
 IDENTITY = re.compile(rb"^ -1(.{10})", re.MULTILINE)
 MARK = re.compile(rb"^ -[12]", re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""Make one case: read the arrays of its files, scale and rotate them to noether's axes, check, shuffle, write them."""
+"""Make one case: read its files' arrays, scale them, rotate them to noether's axes, check, shuffle and write them."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ from noether.physics.cases.tables import case_number
 SHOWN = 20
 GOES_ON = "--skip-broken      (continues without such cases, and lists them)"
 XML = (".vtp", ".vtu", ".vti", ".vtr", ".vts", ".pvtu", ".pvtp")
-LONGEST = 1_000_000  # most bytes of a header that is read; in text files, the header includes the numbers
+LONGEST = 1_000_000  # size in bytes of the longest header that is read; in text files, the header includes the numbers
 END, NUMBERS = b"</VTKFile>", b"<AppendedData"
 PLACES = {"CellData": "cells", "PCellData": "cells", "PointData": "points", "PPointData": "points"}
 
@@ -139,7 +139,7 @@ class CaseJob:
     def fingerprint(self) -> str:
         """Digest of the map, the case's numbers, and its files: when it changes, the case must be made again.
 
-        It covers the names, sizes and modification times of files, but no units or scalings: case files have neither.
+        It covers files' names, sizes and modification times, but no units or scalings: prepared files contain neither.
         """
         about = self.about.model_dump(mode="json", exclude={"split", "reader"}, exclude_defaults=True)
         described = [*about.get("parameters", {}).values(), *about.get("outputs", {}).values()]

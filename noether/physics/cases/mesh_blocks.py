@@ -49,7 +49,7 @@ WORDS = re.compile(r'"([^"]*)"|(\S+)')
 OF_PLY = {
     *("x", "y", "z", "nx", "ny", "nz", "red", "green", "blue", "alpha", "u", "v", "s", "t", "texture_u", "texture_v"),
 }
-"""Vertex properties of a .ply file that VTK itself reads."""
+"""Vertex properties that VTK itself reads from a .ply file."""
 TYPES_OF_PLY = {
     "char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4", "float": "f4",
     "double": "f8", "int8": "i1", "uint8": "u1", "int16": "i2", "uint16": "u2", "int32": "i4", "uint32": "u4",
@@ -358,7 +358,7 @@ def _opened_by_meshio(path: Path) -> _Opened:
 
 
 def _by_ply(path: Path) -> Any:
-    """Read a .ply file, and the values of vertices that VTK drops (G. Turk, 1994, "The PLY Polygon File Format")."""
+    """Read a .ply file, including the vertex values that VTK drops (G. Turk, 1994, "The PLY Polygon File Format")."""
     mesh = output_of(import_pyvista().PLYReader(path))
     head = _head(path, 65_536).partition(b"end_header")[0]
     elements: list[tuple[str, int, dict[str, str]]] = []
@@ -456,7 +456,7 @@ def _named_apart(meshes: Sequence[tuple[tuple[str, ...], Any]]) -> list[Block]:
 
 
 def times_of_zones(path: Path) -> list[float | None]:
-    """Return the time of each zone of a Tecplot file, None if it has no time. ValueError: a time is not a number."""
+    """Return the time of each zone of a Tecplot file, None for untimed zones. ValueError: a time is not a number."""
     times: list[float | None] = []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         for found in ZONE_OR_TIME.finditer(text):

@@ -1,4 +1,4 @@
-"""Read files with VTK and NumPy, and raise errors with what these libraries would print about broken files."""
+"""Read files with VTK and NumPy; raise, as errors, the messages that these libraries would print on broken files."""
 
 import re
 from collections.abc import Iterator

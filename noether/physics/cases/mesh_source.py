@@ -304,7 +304,7 @@ def _point_set(path: Path, block: Block, about: SetMap) -> RawSet:
             "cells-without-volume",
             f"{path} has cells with no volume" + (f" in {block.name}" if block.name else ""),
             seen=f"{flat.size:,} of {mesh.n_cells:,} cells, the first at {np.round(centres[flat[0]], 4).tolist()}",
-            expected="a volume that is not zero for every cell",
+            expected="a nonzero volume for every cell",
             fix="at: points      (in the map), or remove these cells in ParaView",
         )
     return RawSet(centres, fields, cell_volume=volume)

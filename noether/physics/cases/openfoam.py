@@ -23,7 +23,7 @@ def is_region(mesh: Path) -> bool:
 
 
 def meshes_in(folder: Path) -> list[Path]:
-    """Return the meshes in a case's folder `constant`; for a decomposed case without one, return its usual path."""
+    """Return the meshes in a case's folder `constant`; if a decomposed case has none there, return the usual path."""
     constant = folder / "constant"
     found = sorted(path for path in (constant / MESH, *constant.glob(f"*/{MESH}")) if path.is_dir())
     return found or ([constant / MESH] if _processors(folder) else [])

@@ -166,7 +166,7 @@ class PreparedCases:
     skip_broken: bool = True
 
     def refuse(self, case: str, error: RequestError) -> None:
-        """Record that a case is broken. RequestError: broken cases are not to be skipped."""
+        """Record that a case is broken. RequestError: `skip_broken` is false."""
         self.broken[case] = error
         if not self.skip_broken:
             raise skippable(error)
@@ -177,7 +177,7 @@ def plan_cases(
 ) -> tuple[list[Job], dict[str, Any], list[str]]:
     """Return the cases to make, the up-to-date cases {case: its case.json}, and descriptions of unread files.
 
-    RequestError as for `find_cases` and, if broken cases are not to be skipped, as for `refuse_at_once`.
+    RequestError as for `find_cases` and, if `skip_broken` is false, as for `refuse_at_once`.
     """
     jobs: list[Job] = []
     there = {}

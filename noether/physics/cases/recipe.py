@@ -15,7 +15,7 @@ from noether.common.safe_open import read_plain
 from noether.config.recipe import Recipe
 
 LARGEST_BATCH, OTHER_BATCH = 16, 8  # largest batch size of mlp, and of the other models
-# Seconds for mlp on two cores: of a run; of an update without points; of 1,024 points in it (64 points of 16 cases).
+# Seconds of mlp on two cores: a run; an update without points; 1,024 points of an update (64 of each of 16 cases).
 SECONDS, UPDATE_SECONDS, POINTS_SECONDS = 300, 0.012, 0.020
 EPOCHS, FEWEST_UPDATES = 100, 1000
 """For models other than mlp, whose updates take longer: the number of epochs, and the minimum number of updates."""

@@ -75,7 +75,7 @@ def set_file(out: Path, case: str, name: str) -> Path:
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """Yield a new folder. If the context raises no exception, it replaces `final`; otherwise, it is removed."""
+    """Yield a new folder, which replaces `final` if the context raises no exception, and is removed otherwise."""
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = final.with_name(partial_name(final.name))
     partial.mkdir()

@@ -169,7 +169,7 @@ def frontal_area(points: Array, faces: Faces, wind: Array | None = None) -> floa
     first = np.maximum(first, 0)
     painted = (turn != 0) & (last >= first).all(axis=1)
     single = (first == last).all(axis=1)
-    one = np.flatnonzero(painted & single)  # In a fine mesh, these are nearly all triangles.
+    one = np.flatnonzero(painted & single)  # In a fine mesh, nearly all triangles are of this kind.
     x, y = first[one[inside(one, *first[one].T)]].T
     covered[x, y] = True
     for t in np.flatnonzero(painted & ~single):
@@ -285,7 +285,7 @@ class SurfaceSamples:
     v: Array
 
     def of(self, points: Any) -> Any:
-        """Return the positions (n, 3) for the mesh's points (N, 3), which may have moved, as an array or a tensor."""
+        """Return the positions (n, 3), as an array or a tensor, for the mesh's points (N, 3), which may have moved."""
         first, second, third = (points[self.corners[:, k]] for k in range(3))
         u, v = (self.u, self.v) if isinstance(points, np.ndarray) else map(points.new_tensor, (self.u, self.v))
         return first + u * (second - first) + v * (third - first)

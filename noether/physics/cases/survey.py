@@ -37,7 +37,7 @@ from noether.physics.cases.vocabulary import name_and_unit
 
 MOST_MERGED = 100  # most folders that can be categories; if there are more, each folder is taken for a case
 Namer = partial[str | None]
-"""A function from a path to a template, or to None if no part of the path names a case; `why` describes that part."""
+"""A function from a path to a template (None if no part of the path names a case); its `why` describes the part."""
 READ_BYTES = 4_000_000_000  # if all meshes together are larger, only a sample of cases, spread evenly, is read
 MOST_LABELS = 50
 MOST_REFUSED = 10  # most errors shown if no mesh can be read
@@ -57,7 +57,7 @@ class Grouping:
     """The contents of a folder: mesh files and number files by template (with {case}), and tables of all cases.
 
     meshes, numbers: {template: {case: path relative to the folder}}, where the path is that of the last step; steps:
-    {template with {step}: {case: step numbers}}; tables: files that name no case; why: words on what names a case.
+    {template with {step}: {case: step numbers}}; tables: files that name no case; why: a text on how paths name cases.
     """
 
     cases: list[str]
@@ -108,9 +108,9 @@ def is_mesh(file: str) -> bool:
 
 
 def _results(meshes: Sequence[str]) -> list[str]:
-    """Return the meshes without stale pieces of list files and, if there are results, without decks.
+    """Return the meshes, leaving out stale pieces of list files and, if there are results, decks.
 
-    A stale piece is named like the pieces of a list file, but is no longer listed there.
+    A stale piece is named like the pieces of a list file, but the list file no longer lists it.
     """
     lists = [re.escape(file.removesuffix(".series").rpartition(".")[0]) for file in meshes
              if file.lower().endswith((*mesh_blocks.PIECES, *mesh_blocks.STEPS))]  # fmt: skip
@@ -414,7 +414,7 @@ def _read_numbers(survey: Survey) -> None:
 
 
 def _take_values(survey: Survey, template: str, own: Mapping[str, str]) -> bool:
-    """Add the arrays of tables to the facts of a mesh with a point or cell for each row; return whether one exists."""
+    """Add the arrays of tables to the facts of a mesh with a point or cell for each row; return False if none fits."""
     try:
         tables = {case: read_values(survey.root / own[case]) for case in survey.looked_at if case in own}
     except RequestError:
@@ -501,7 +501,7 @@ def _odd(survey: Survey) -> Iterator[str]:
             yield (f"{_some(own_unit)}: about {times:.4g} times as long as the others in {where} (in another unit?); "
                    "prepare --skip-broken leaves such cases out")  # fmt: skip
         if odd := [case for case in unit_outliers(sizes) if case not in too_long]:
-            yield f"{_some(odd)}: of another size than the other cases in {where}"
+            yield f"{_some(odd)}: of a different size from the other cases in {where}"
         for (at, name), own in arrays_of([cases]).items():
             having = {case for case, _ in own}
             if without := [case for case in cases if case not in having]:
@@ -554,7 +554,7 @@ def unit_outliers(sizes: Mapping[str, float], fewest: int = FEWEST_CASES) -> lis
 
 
 def in_another_unit(lengths: Mapping[str, float]) -> dict[str, float]:
-    """Return the cases that would be as long as the others in another unit, {case: factor by which it is too long}."""
+    """Return cases that, in another unit, would be as long as the others, {case: factor by which it is too long}."""
     odd, found = unit_outliers(lengths, FEWEST_LENGTHS), {}
     usual = [length for case, length in lengths.items() if case not in odd]
     for case in odd:

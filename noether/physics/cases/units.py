@@ -10,7 +10,7 @@ USUAL = """
     m in ft yd mi g t lb s min h A K °C °F mol N lbf kgf Pa bar psi ksi atm mHg J cal Wh eV Btu W hp V C F S Ω H Wb T Oe
     l gal Hz rpm kn mph deg rad sr % ppm dB
 """
-"""Units recognised in names, after any of PREFIXES. Pint alone would also take other words for units, such as Re."""
+"""Units recognised in names, with any of PREFIXES. Pint alone would also take other words for units, such as Re."""
 PREFIXES = ("", "pico", "nano", "micro", "milli", "centi", "hecto", "kilo", "mega", "giga", "tera")
 SPELT = {"°": "deg", "dBi": "dB", "Nm": "(N*m)", "kNm": "(kN*m)", "Nmm": "(N*mm)"}
 """Symbols that pint would misread, and how they are written for it; it takes Nm, for example, for a unit of yarn."""

@@ -87,7 +87,7 @@ WAVES = re.compile(r"(^|_)(re|im|real|imag(inary)?)(_|$)")
 TURNS = (("deg", (-180.0, 180.0)), ("deg", (0.0, 360.0)), ("rad", (-np.pi, np.pi)), ("rad", (0.0, 2 * np.pi)))
 """Units of angles, and the ranges at whose ends the angles wrap around."""
 STRESSES = {"mm": "MPa"}
-"""{unit of length: unit of stress} in solvers without units, for forces in N; for other units of length, it is Pa."""
+"""{unit of length: unit of stress} in solvers without units, for forces in N; other units of length go with Pa."""
 _BRACKETS = re.compile(r"(?P<name>.*?\S)[\s_]*(?:\[(?P<square>[^\[\]]*)\]|\((?P<round>(?:[^()]|\([^()]*\))*)\))$")
 _SUFFIXED = re.compile(
     r"(.*[^\W_])_(mm|cm|km|um|µm|hPa|kPa|MPa|GPa|bar|mbar|kN|Nm|kJ|MJ|kW|MW|kg|deg|degC|kHz|MHz|GHz|Hz|THz|rpm|dB|dBi|K"
@@ -145,9 +145,9 @@ def is_length(unit: str) -> bool:
 
 
 def period_of(name: str, low: float, high: float) -> tuple[str, tuple[float, float]] | None:
-    """Return the unit and range of a field that its name and values show to be an angle that wraps around, else None.
+    """Return the unit and range of a field if its name and values show an angle that wraps around, else None.
 
-    The values of such an angle reach both ends of the range, to a fiftieth of it; those of an angle of attack do not.
+    The values of such an angle reach both ends of the range, to 2 % of its width; those of an angle of attack do not.
     """
     plain = plain_name(name_and_unit(name)[0])
     for unit, (start, end) in TURNS if ANGLES.search(plain) else ():
