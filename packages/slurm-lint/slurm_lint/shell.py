@@ -153,15 +153,17 @@ class ShellText:
         ends = (at for at, each in enumerate(found, 1) if each.name == "exit" and each.parent_type == "program")
         return found[: next(ends, None)]
 
-    @property
-    def heredocs(self) -> Iterator[tuple[str, int, bool]]:
-        """Yield (text, first line, whether the shell expands it) of each here-document, in order."""
+    @cached_property
+    def heredocs(self) -> list[tuple[str, int, bool]]:
+        """The here-documents in order: each one's text, its first line, and whether the shell expands it."""
+        found = []
         for node in self._nodes():
             parts = {child.type: child for child in node.children if node.type == "heredoc_redirect"}
             if "heredoc_body" in parts and "heredoc_start" in parts:
                 body, quoted = parts["heredoc_body"], re.search(r"['\"\\]", text_of(parts["heredoc_start"]))
                 text = re.sub(r"(?m)^\t+", "", text_of(body)) if "<<-" in parts else text_of(body)
-                yield text, self.line_of(body), not quoted
+                found.append((text, self.line_of(body), not quoted))
+        return found
 
     @cached_property
     def quoted_lines(self) -> set[int]:
