@@ -1,9 +1,9 @@
-# One image for everything: docker runs it, the SIF is made from it, and pyxis imports it.
+# The one image: docker runs it, pyxis imports it, and the SIF is made from it.
 #
 #   docker build $(ci/images arguments docker) -t noether .
 #
-# The arguments are values that the build cannot find out itself: revision, version and hash of the lock, for labels and
-# every run's environment.json. `ci/images --flavour=cu126 arguments docker` is for CUDA 12 drivers, `cpu` for no GPU.
+# The arguments are values that the build cannot find out itself: the revision, the version and the lock's hash, for the
+# labels and for each run's environment.json. Use --flavour=cu126 with CUDA 12 drivers, and --flavour=cpu without a GPU.
 #
 #   --build-arg BASE_IMAGE=…    your own Debian bookworm
 #   --build-arg WHEELS_IMAGE=…  an image that holds wheels, for PIP_OPTIONS="--no-index"
@@ -12,9 +12,9 @@
 # The base has no CUDA, because torch's wheels already contain CUDA and NCCL. The file uses only BuildKit features that
 # docker 20.10 has, so no syntax line has to pull a frontend.
 #
-# Two builds of the same revision, base and state of Debian's mirror have the same layers: all written files are dated
-# 1980-01-01 (FILES_DATE), and caches with timestamps are removed.
-# The digest is that of debian:bookworm-20260824-slim; Renovate proposes newer ones (.github/renovate.json).
+# Two builds with the same revision, base and state of Debian's mirror have the same layers, because all written files
+# are dated 1980-01-01 (FILES_DATE), and caches with timestamps are removed.
+# The digest is that of debian:bookworm-20260824-slim; Renovate proposes newer digests (.github/renovate.json).
 ARG BASE_IMAGE=debian:bookworm-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 ARG WHEELS_IMAGE=scratch
 ARG FLAVOUR=cu130
@@ -24,8 +24,8 @@ FROM ${WHEELS_IMAGE} AS wheels
 FROM ${BASE_IMAGE} AS base
 ARG FLAVOUR
 ARG FILES_DATE=315532800
-# tini: as PID 1, noether would ignore signals without a handler and reap no processes. rdma-core's user libraries:
-# without them NCCL silently falls back to TCP. gcc and Python's headers: triton compiles its launchers at run time.
+# tini is PID 1, because noether as PID 1 would ignore signals without a handler and reap no processes. Without the user
+# libraries of rdma-core, NCCL silently falls back to TCP. At run time, triton needs gcc and Python's headers.
 RUN --mount=type=cache,id=noether-apt,target=/var/cache/apt,sharing=locked \
     set -eu; began=$(date +%s); export SOURCE_DATE_EPOCH="$FILES_DATE"; \
     if [ -e /etc/apt/apt.conf.d/docker-clean ]; then : > /etc/apt/apt.conf.d/docker-clean; fi; \
@@ -36,8 +36,8 @@ RUN --mount=type=cache,id=noether-apt,target=/var/cache/apt,sharing=locked \
     rm -rf /var/lib/apt/lists/* /usr/lib/python3.11/config-3.11-*/*.a /usr/lib/*/libpython3.11.a; \
     python3 -m compileall -q -f -j 0 --invalidation-mode unchecked-hash /usr/lib/python3.11; \
     useradd --uid 1000 --home-dir /nonexistent --no-create-home noether; \
-    # Files written by this step are removed, but the base's log files are only emptied: removing a file of the base
-    # leaves a whiteout entry with the time of the build.
+    # Remove the files that this step has written, but only empty the log files of the base, because removing a file of
+    # the base leaves a whiteout entry with the time of the build.
     find /usr/share -regex '/usr/share/\(doc\|man\|locale\)/.*' -newerct "@$began" \
         \( ! -type d -o -empty \) -delete; \
     find /var/log /var/cache/ldconfig -type f -newerct "@$began" -exec truncate -s 0 {} +; \
@@ -52,8 +52,8 @@ COPY pyproject.toml constraints.txt /opt/noether/
 COPY packages/slurm-lint/pyproject.toml /opt/noether/slurm-lint.toml
 ARG PIP_OPTIONS=""
 ARG TORCH_INDEX=https://download.pytorch.org/whl
-# PyPI's torch matches the lock's CUDA section. Other flavours come from torch's index with their own version suffix and
-# require other CUDA libraries, so that section is cut from the lock.
+# PyPI's torch matches the lock's CUDA section. For other flavours, torch comes from its own index, with a version
+# suffix; it requires other CUDA libraries, so the section is cut from the lock.
 RUN --mount=type=cache,id=noether-pip,target=/root/.cache/pip \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=secret,id=pip,target=/run/pip.conf \
@@ -120,9 +120,9 @@ RUN set -eu; cd /opt/noether; \
     printf '{"flavour": "%s", "git_revision": "%s", "lock_sha256": "%s"}\n' "$FLAVOUR" "$GIT_REVISION" "$seen" > image.json; \
     chmod -R a+rX /opt/noether
 
-# Variables for NVIDIA's container runtime, which provides only what a container requests. A driver supports every later
-# CUDA release of its major version (minor-version compatibility), so 12.6 requires only 12.0. There is one stage per
-# flavour, because ENV cannot depend on an argument.
+# Variables for NVIDIA's container runtime, which provides only what a container requests. A driver for one CUDA release
+# supports later releases of the same major version (minor-version compatibility), so 12.6 requires only 12.0. There is
+# one stage per flavour, because ENV cannot depend on an argument.
 FROM base AS cpu
 
 FROM base AS cuda12
@@ -141,12 +141,12 @@ ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     NVIDIA_REQUIRE_CUDA=cuda>=13.0
 
-# Copied by RUN, because COPY would give the parent folders the time of the build.
+# RUN makes this copy, because COPY would give the parent folders the time of the build.
 FROM ${FLAVOUR}
 ARG FILES_DATE=315532800
 RUN --mount=type=bind,from=build,source=/opt,target=/mnt \
     cp -a /mnt/venv /opt/ && find /opt -exec touch -h -d "@$FILES_DATE" {} + && touch -d "@$FILES_DATE" /
-# /work and /cache are writable for every user; a new volume mounted there inherits their mode.
+# Every user may write to /work and /cache; a new volume that is mounted there inherits this mode.
 RUN --mount=type=bind,from=build,source=/opt,target=/mnt \
     cp -a /mnt/noether /opt/ \
     && mv /opt/noether/programs/* /usr/local/bin/ && rmdir /opt/noether/programs \
@@ -170,8 +170,8 @@ LABEL org.opencontainers.image.title="noether" \
       org.opencontainers.image.base.digest="${BASE_DIGEST}" \
       noether.lock.sha256="${LOCK_SHA256}" \
       noether.flavour="${FLAVOUR}"
-# No ENV here for variables that a user may tune, because under Apptainer it would override the host's variable. Their
-# defaults are in noether/common/process_defaults.py.
+# ENV must not set variables that a user may tune, because under Apptainer it would override the host's variables. The
+# defaults of these variables are in noether/common/process_defaults.py.
 ENV PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 USER 1000:1000
 WORKDIR /work

@@ -1,4 +1,4 @@
-# Two commands for a new machine: `make train` and `make test`. The first of them sets up .venv.
+# Two commands for a new machine: `make train` and `make test`. Whichever runs first sets up .venv.
 # Needs make, and python3 (3.11 or newer) with venv.
 
 PYTHON ?= python3
@@ -13,12 +13,12 @@ train: $(READY)
 	@printf '\n%s\n' 'next (the first line puts noether on the PATH; so does make shell):'
 	@printf '  %s\n' '. $(BIN)/activate' 'noether plan' 'noether train --dry-run +experiment/ellipsoid=quick' 'noether doctor'
 
-# Start a shell with noether on the PATH; leave it with exit.
+# Start a shell with noether on the PATH; `exit` leaves it.
 shell: $(READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)" exec "$${SHELL:-/bin/sh}"
 
-# Three workers, because many tests only wait; tests/sharing.py describes how they share the tests. ARGS goes to pytest:
-# make test ARGS="-n 0 tests/physics/cases".
+# Three workers, because many tests only wait; tests/sharing.py describes how the workers share the tests. ARGS goes to
+# pytest: make test ARGS="-n 0 tests/physics/cases".
 WORKERS ?= 3
 
 SHARED := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
@@ -30,7 +30,7 @@ test: $(READY)
 test-machines: $(READY)
 	$(BIN)/pytest $(SHARED) -m "machines and not nightly" $(ARGS)
 
-# Tests that take longer: CONTRIBUTING.md lists them, with the shorter versions that `make test` runs.
+# The longer tests. CONTRIBUTING.md lists them, with the shorter versions that `make test` runs.
 test-nightly: $(READY)
 	$(BIN)/pytest -m nightly $(ARGS)
 
@@ -51,8 +51,8 @@ test-fast: $(READY)
 	$(BIN)/pytest -m "not slow and not machines" $(ARGS)
 
 # Inject faults (kills, damaged files, frozen launches, failing disks, mutated and endless files, hostile variables),
-# each as often as CONTRIBUTING.md states: hours on two cores. Each is a separate command with a number of cases.
-# make faults PART="kill --first 50 --cases 50" runs only one part, as each job of the nightly workflow does.
+# with the numbers of cases that CONTRIBUTING.md states. This takes hours on two cores. To run only a part, as the jobs
+# of the nightly workflow do: make faults PART="kill --first 50 --cases 50"
 faults: $(READY)
 ifdef PART
 	$(BIN)/python -m tests.faults.$(PART)
@@ -69,8 +69,8 @@ else
 	$(BIN)/python -m tests.faults.groups --cases 40
 endif
 
-# Run a short version of every benchmark (10 to 15 minutes on two idle cores) into benchmarks/results/bench, then draw
-# the charts. Installs the peers (Lightning, accelerate) first. To run a single benchmark: make bench ARGS=loop
+# Install the compared programs (Lightning, accelerate), run a short version of every benchmark (10 to 15 minutes on two
+# idle cores), and draw the charts of benchmarks/results/bench. To run a single benchmark: make bench ARGS=loop
 bench: $(READY)
 	$(BIN)/python -c 'import accelerate, lightning' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable packages/slurm-lint --editable '.[bench]'
 	$(BIN)/python benchmarks/bench.py $(ARGS)
@@ -98,8 +98,8 @@ docs: $(READY)
 	$(BIN)/python -m tests.commands_reference > docs/commands.md
 	$(BIN)/python -m tests.errors_reference > docs/errors.md
 
-# Build the documentation site in site/, without a network; a dead link or a page missing from the menu is an error.
-# It includes the report of a `make train` run in runs/site, which is trained first if missing, and kept.
+# Build the documentation site in site/, without a network; a dead link or a page missing from the menu is an error. The
+# site includes the report of the run runs/site, which is trained like that of `make train` if it is missing, and kept.
 SITE_REPORT ?= runs/site/report.html
 
 site: $(READY) $(SITE_REPORT)
@@ -113,15 +113,15 @@ pictures: site
 runs/site/report.html: | $(READY)
 	$(BIN)/noether train run_id=site output_path=runs resume=auto $(ARGS)
 
-# Run every command in README and docs; transcript.md gets each one's exit code and last lines, or what this machine
-# lacks to run it. make transcript ARGS=--full runs the commands unchanged.
+# Run every command in README and docs. For each command, transcript.md gets the exit code and last lines, or what this
+# machine lacks to run the command. make transcript ARGS=--full runs the commands unchanged.
 transcript: $(READY)
 	$(BIN)/python -m tests.documented $(ARGS)
 
 venv: $(READY)
 
-# Install torch first, so that its dependents do not choose another version. pip compiles the packages' bytecode and
-# compileall the project's, so that the first run is as fast as later ones even if Python may not write bytecode.
+# Install torch first, so that packages that need it do not choose another version. pip and compileall write all the
+# bytecode, so that the first run is as fast as later runs, even if Python may not write bytecode.
 $(READY): constraints.txt pyproject.toml packages/slurm-lint/pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"noether needs Python 3.11 or newer, seen {v[0]}.{v[1]}: make venv PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

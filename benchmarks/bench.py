@@ -2,10 +2,10 @@
 
     python benchmarks/bench.py [NAME ...] [--out FOLDER] [--list]
 
-Each benchmark runs in its own process with a time limit and writes FOLDER/NAME.json, so results survive if a later one
-fails. With the default folder (benchmarks/results/bench), the charts of docs/performance.md and FOLDER/table.md are
-then redrawn from those files. The exit code is 1 if a benchmark failed. A missed goal is reported but is not a failure,
-because other work on the machine may have caused it.
+Each benchmark runs in its own process with a time limit and writes FOLDER/NAME.json, so its results survive if a later
+benchmark fails. With the default folder (benchmarks/results/bench), the charts of docs/performance.md and the table in
+FOLDER/table.md are then redrawn. The exit code is 1 if a benchmark failed. A missed goal is reported but is not a
+failure, because other work on the machine may have caused it.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from record import REPOSITORY, RESULTS, reached, text_of
 
-# Time limit in seconds, generous enough for a busy machine, then the script and its arguments.
+# For each benchmark: the time limit in seconds, generous enough for a busy machine, and the script with its arguments.
 SHORT: dict[str, tuple[int, list[str]]] = {
     "commands": (60, ["commands.py", "--rounds", "5"]),
     "plan": (60, ["plan.py", "--rounds", "3"]),
@@ -56,7 +56,7 @@ def run(name: str, out: Path) -> bool:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, 9)
         process.wait()
-        for left in REPOSITORY.glob("checkpoint-*/"):  # 1.2 GB left by a killed benchmark
+        for left in REPOSITORY.glob("checkpoint-*/"):  # A killed checkpoint.py leaves 1.2 GB there.
             shutil.rmtree(left, ignore_errors=True)
     print(f"{name}: {'done' if code == 0 else f'FAILED ({code})'} in {time.monotonic() - began:.0f} s", flush=True)
     return code == 0 and target.exists()

@@ -23,7 +23,7 @@ TITLES = {
     "performance-launch": "Time of noether over a peer's: less is better",
     "performance-ceiling": "Share of the measured matmul ceiling, one thread",
 }
-# For each chart: the benchmark, and the text that identifies the chart's rows.
+# For each chart: the benchmark, and a text that the `what` of the chart's rows contains.
 CHOSEN = {
     "performance-loop": ("loop", "updates a second of noether /"),
     "performance-models": ("model_time", "a second of noether / plain"),
@@ -33,7 +33,7 @@ CHOSEN = {
 
 
 def load(folder: Path) -> dict[str, Any]:
-    """Return each benchmark's results, keyed by its name."""
+    """Return the results of all benchmarks, keyed by the benchmark's name."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
 
@@ -45,7 +45,7 @@ def chosen(results: dict[str, Any], chart: str) -> list[dict[str, Any]]:
 
 
 def draw_chart(path: Path, title: str, rows: list[dict[str, Any]], *, ratio: bool) -> None:
-    """Draw a bar per row with the range of its rounds and a mark at its goal; for ratios, also a line at 1."""
+    """Draw a bar for each row, with the range of its rounds and a mark at its goal; with `ratio`, also a line at 1."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -88,7 +88,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def conditions(results: dict[str, Any]) -> str:
-    """Return sentences saying when and on which machine each benchmark ran."""
+    """Return sentences that state when and on which machine each benchmark ran."""
     said: dict[str, list[str]] = {}
     for name, content in results.items():
         about = content["machine"]
@@ -98,7 +98,7 @@ def conditions(results: dict[str, Any]) -> str:
 
 
 def draw(folder: Path, images: Path = IMAGES, page: Path = PAGE) -> None:
-    """Draw every chart that has rows; update the page's generated part and the table."""
+    """Draw every chart that has rows; update FOLDER/table.md and the generated part of the page."""
     results, shown = load(folder), []
     if not results:
         sys.exit(f"no benchmark results in {folder}; the page is unchanged")

@@ -1,12 +1,12 @@
-"""Measure the time a training loop loses to a checkpoint of 50M parameters with AdamW: noether against torch.save.
+"""Measure how much time a training loop loses when it saves 50M parameters and AdamW's state: noether or torch.save.
 
     python benchmarks/checkpoint.py [FOLDER] [--rounds N] [--millions N] [--json FILE]
 
-Three variants take turns, each making the same number of updates: without a checkpoint, with a torch.save in the first
-update, and with a noether checkpoint in the first update (copied to a staging buffer, then written, hashed, flushed and
-renamed in the background). The time lost is a variant's time minus that of the variant without a checkpoint in the same
-round. torch.save neither flushes to disk nor hashes. FOLDER should be on a disk, not in memory. Updates compute on one
-thread, so that the writing thread does not compete with them for cores.
+Three variants take turns and make the same number of updates. The first saves nothing. In its first update, the second
+calls torch.save, and the third saves a noether checkpoint: it is copied to a buffer, then written, hashed, flushed
+and renamed in the background. The time lost is a variant's time minus that of the first variant in the same round.
+torch.save neither flushes to disk nor hashes. FOLDER should be on a disk, not in memory. Updates compute on one thread,
+so that the writing thread does not compete with them for cores.
 """
 
 import os
@@ -30,11 +30,11 @@ from noether.launch.processes.context import WorkerContext
 from noether.runs.metrics import Metric
 
 SECONDS = 4.0
-"""The duration of a variant: longer than the write, so that it includes the whole cost of the write."""
+"""The approximate duration of a variant: long enough for the write to finish, so that its whole cost is counted."""
 
 
 class Nothing(Task):
-    """A placeholder task whose methods are never called."""
+    """A task that satisfies TrainingState; its methods are never called."""
 
     def loss(self, predictions: Predictions, batch: Batch) -> torch.Tensor:
         """Raise: never called here."""
@@ -68,7 +68,7 @@ class Arms:
         self.updates = max(1, round(SECONDS / self.loop(lambda: None)[0] * self.updates))
 
     def loop(self, checkpoint: Callable[[], object]) -> tuple[float, float]:
-        """Return the seconds of the whole loop and of its longest update, excluding the one with the checkpoint."""
+        """Return the seconds of the whole loop, and of its longest update after the first, which saves."""
         longest, started = 0.0, time.perf_counter()
         for update in range(self.updates):
             began = time.perf_counter()
@@ -81,17 +81,17 @@ class Arms:
         return time.perf_counter() - started, longest
 
     def torch_save(self) -> None:
-        """Save as most programs do: the loop waits until the file is written."""
+        """Save by torch.save; the loop waits until the file is written."""
         content = {"model": self.state.model.state_dict(), "optimizer": self.state.optimizer.state_dict()}
         torch.save(content, self.folder / "torch.pt")
 
     def noether(self) -> None:
-        """Save as noether does: in the background while the loop continues."""
+        """Save by noether, which writes in the background while the loop continues."""
         self.state.progress.updates += 1
         self.saver.save(self.state, None, leaving=False)
 
     def settle(self) -> None:
-        """Wait until the pending write is done and all data is on the disk."""
+        """Wait until the pending write has ended and all data are on the disk."""
         self.writer.wait()
         os.sync()
 
@@ -106,7 +106,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=parent))
     try:
         arms = Arms(folder, millions)
-        arms.noether()  # The first copy also allocates its buffer, which happens once a run.
+        arms.noether()  # Not measured, because only the first copy of a run allocates the buffer.
         arms.settle()
         lost: dict[str, list[float]] = {"torch.save": [], "noether": []}
         spikes: dict[str, list[float]] = {"none": [], "torch.save": [], "noether": []}

@@ -2,9 +2,9 @@
 
     python benchmarks/clock.py [--rounds N] [--json FILE]
 
-Counts the clock's calls in one update of the loop, multiplies the count by the time of a call (measured over a hundred
-thousand calls), and divides by the time of the update (30,000 parameters, 20 samples: about a millisecond). For a
-larger model, the share is smaller.
+The share is the number of the clock's calls in an update, times the duration of a call (averaged over a hundred
+thousand calls), divided by the duration of the update (30,000 parameters, 20 samples: about a millisecond). It is
+smaller for a larger model.
 """
 
 import tempfile

@@ -1,8 +1,8 @@
-"""Measure the CPU seconds of commands that start no run; optionally also as ratios to another checkout's.
+"""Measure the CPU seconds of commands that start no run; optionally compare them with those of another checkout.
 
     python benchmarks/commands.py [--against CHECKOUT] [--rounds N] [--json FILE]
 
-The checkouts take turns. The other one (say, from `git worktree add CHECKOUT COMMIT`) runs with this Python's packages.
+The two checkouts take turns. CHECKOUT, made for example by `git worktree add CHECKOUT COMMIT`, is run by this Python.
 """
 
 import os
@@ -24,7 +24,7 @@ COMMANDS = {
 
 
 def seconds(words: list[str], checkout: Path, folder: str) -> float:
-    """Return the CPU seconds that a checkout takes for one command."""
+    """Return the CPU seconds of one command, run with the code of a checkout."""
     return cpu_seconds(words, {**os.environ, "PYTHONPATH": str(checkout)}, folder, codes=(0, 2))
 
 
@@ -36,7 +36,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name, words in COMMANDS.items():
-            for checkout in checkouts:  # Not measured: the first launch writes the bytecode.
+            for checkout in checkouts:  # Not measured, because the first call writes bytecode.
                 seconds(words, checkout, folder)
             rounds = [[seconds(words, one, folder) for one in checkouts] for _ in range(options.rounds or 5)]
             goal = HELP_GOAL_S if name.endswith(("help", "version")) else None

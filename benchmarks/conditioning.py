@@ -2,10 +2,10 @@
 
     python benchmarks/conditioning.py [--updates N] [--seeds N] [--out FILE.json] [SETTING=VALUE ...]
 
-Trains UPT both ways on the same batches, alternating after some updates, and evaluates the test split with all its
-points. The token is the embedding of the parameters, added to the supernodes that the encoder's blocks and the
-queries attend to. Settings are those of `noether train`. The default is the built-in cars, whose three lengths and
-yaw are the parameters; for prepared cases give dataset=cases dataset_root=OUT.
+Trains a UPT of each kind on the same batches (the two take turns), and evaluates both on all points of the test split.
+The extra token is the embedding of the parameters; it joins the supernodes, to which the encoder's blocks and the
+queries attend. Settings are those of `noether train`. The default data are the built-in cars, whose three lengths and
+yaw are the parameters; for prepared cases, add dataset=cases dataset_root=OUT.
 """
 
 import argparse
@@ -34,12 +34,12 @@ NORMS, TOKEN = "adaptive norms", "token"
 
 
 class TokenUPT(UPT):
-    """A UPT that reads the parameters of a case only from an additional token beside the supernodes."""
+    """A UPT that reads a case's parameters only from an extra token beside the supernodes."""
 
     conditioned = property(lambda self: False)
 
     def encode(self, batch: dict[str, Tensor]) -> Latent:
-        """Encode as UPT does, with the parameters' token first, placed at the origin of the domain."""
+        """Encode like UPT, but put the parameters' token before the supernodes, at the position 0."""
         points = self._in_position_precision(batch["geometry_points"])
         supernodes = count_supernodes(self.supernodes, points.shape[1])
         pooled = self.pooling(points, self._embed(points), supernodes, batch.get("geometry_mask"))
@@ -54,7 +54,7 @@ class TokenUPT(UPT):
 
 
 def config_of(kind: str, options: argparse.Namespace, seed: int) -> RunConfig:
-    """Return the configuration of a run; the two kinds differ only in the model."""
+    """Return the configuration of a run; the kinds NORMS and TOKEN differ only in the model."""
     lines = [*(options.settings or CARS), f"trainer.max_updates={options.updates}", f"seed={seed}"]
     settings = compose_settings(["model=upt_small", *lines])
     if kind == TOKEN:

@@ -3,10 +3,10 @@
     python benchmarks/decades.py FOLDER [--cases N] [--updates N] [--seeds N] [--json FILE]
 
 Writes cases to FOLDER: the heat flux around a point source, q = Q r / (4π (r² + e²)^1.5) with e = 1.5 mm, at 4,096
-points of a box of 0.1 m, with a random source position and Q in each case. The drafted map of these cases selects this
-scaling. The default model learns the flux with this scaling and with standardised values, in the same number of
-updates. Prints two errors over the test split: relative L2, which the points near the source dominate, and the median
-of |error| / |truth| over the points.
+points in a box of 0.1 m; each case has a random source position and a random Q. The map that `noether data inspect`
+drafts for these cases selects symmetric_log. Two default models train for the same number of updates, one with this
+scaling and one with standardised values. Prints two errors over the test split: relative L2, which the points near the
+source dominate, and the median over the points of |error| / |truth|.
 """
 
 import argparse
@@ -27,11 +27,11 @@ from noether.physics.cases.survey import survey_folder
 
 FIELD = "volume_heat_flux"
 SCALINGS = ("standardised", "symmetric_log")
-SIDE, BLUR = 0.1, 0.0015  # m
+SIDE, BLUR = 0.1, 0.0015  # the box's side and e, in m
 
 
 def write_cases(folder: Path, count: int) -> None:
-    """Write the cases, each a mesh of 16 × 16 × 16 randomly moved points and a JSON file of its parameters."""
+    """Write each case as a mesh of 16 × 16 × 16 points, moved randomly, and a JSON file with its parameters."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     for number in range(count):
@@ -47,7 +47,7 @@ def write_cases(folder: Path, count: int) -> None:
 
 
 def errors(scaling: str, prepared: Path, options: argparse.Namespace, seed: int) -> tuple[float, float]:
-    """Train; return the means over test cases of the relative L2 error and of the points' median relative error."""
+    """Train a model; return its relative L2 and its median relative error of a point, as means over the test cases."""
     words = ["dataset=cases", f"dataset_root={prepared}", f"seed={seed}", "accelerator=cpu"]
     words += [f"trainer.max_updates={options.updates}"] + (
         [f"task.fields.{FIELD}.scaling={scaling}"] if scaling == "standardised" else []

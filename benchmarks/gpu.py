@@ -1,21 +1,21 @@
-"""Measure the speed of the published models on this machine's GPUs: on one GPU and on several, with one command.
+"""Measure the speed of the published models on one GPU and on all GPUs of this machine.
 
     python benchmarks/gpu.py [--ranks 1 2 …] [--models MODEL …] [--json FILE] [--page FILE]
 
-Measures UPT, AB-UPT, Transformer and Transolver at their published sizes and protocol (one sample per update and
-device, 3,586 surface points, 4,096 volume points, Lion and EMA weights), in float32 and bf16, eager and compiled, with
-the updates that `noether train` makes (DDP over NCCL with several ranks). Reports updates and samples per second,
-floating-point operations per second as torch counts them (matrix products and attention, forward and backward), their
-share of the measured rate of square matrix products in that precision, peak memory per rank, and the rate of large
-copies in device memory.
+The models are UPT, AB-UPT, Transformer and Transolver, at their published sizes and protocol: one sample per update and
+device, 3,586 surface points, 4,096 volume points, Lion and EMA weights. Each is measured in float32 and bf16, eager and
+compiled, by the updates of `noether train`; several ranks use DDP over NCCL. Reports updates and samples per second,
+floating-point operations per second as torch counts them (matrix products and attention, forward and backward), this
+rate divided by the rate of square matrix products in the same precision, the peak memory of a rank, and the rate of
+large copies in device memory.
 
-`transolver_all_points` is Transolver on all 32,186 points of a car. Its public recipe takes 8 to 10 hours for 789
-samples and 200 epochs at one sample per update on one A100: 4.4 to 5.5 updates a second, including data loading. In
-this benchmark, batches are already on the device, and the built-in flow replaces the cars, because only the tensors'
-shapes matter.
+`transolver_all_points` is Transolver on all 32,186 points of a car. Its public recipe (789 samples, 200 epochs, one
+sample per update) takes 8 to 10 hours on one A100, which is 4.4 to 5.5 updates a second, including data loading. This
+benchmark loads its batches beforehand. Its data are the built-in flow instead of the cars, because only the shapes of
+the tensors matter.
 
-By default it measures 1 rank and then all GPUs. Without a GPU it prints an error and exits with 2;
-`--device cpu --tiny` runs the same code on a CPU at a size that takes seconds.
+Without --ranks, it measures one rank, then one rank per GPU. Without a GPU, it prints an error and exits with code 2;
+`--device cpu --tiny` runs the same code on a CPU, at a size that takes seconds.
 """
 
 import argparse
@@ -57,7 +57,7 @@ WARM_UP = 5
 
 
 def words_of(model: str, precision: str, compiled: bool, ranks: int, tiny: bool) -> list[str]:
-    """Return the settings of one measurement."""
+    """Return the settings of `noether train` for one measurement."""
     kind = model.removesuffix("_all_points")
     words = ["dataset.train_shapes=16", "dataset.test_shapes=2", f"trainer.precision={precision}"]
     words += [f"trainer.compile={str(compiled).lower()}", f"trainer.effective_batch_size={ranks}"]
@@ -79,7 +79,7 @@ def wait(device: torch.device) -> None:
 
 
 def copy_rate(device: torch.device, tiny: bool) -> float:
-    """Return the bytes a second, read plus written, of copying a large array on the device."""
+    """Return the rate of copying a large array on the device, in bytes per second read plus written."""
     source = torch.ones(2**20 if tiny else COPIED_NUMBERS, device=device)
     target, best = torch.empty_like(source), 0.0
     for _ in range(5):
@@ -92,7 +92,7 @@ def copy_rate(device: torch.device, tiny: bool) -> float:
 
 
 def measure(group: Group, case: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
-    """Measure one model in one precision, compiled or not, on every rank of the group."""
+    """Measure one case (a model, its precision, and whether it is compiled) on every rank of the group."""
     device, words = group.device, words_of(**case, ranks=group.world_size, tiny=asked["tiny"])
     config = load_config([f"output_path={tempfile.gettempdir()}", *words])
     data = prepare_data(config) if group.is_first else None
@@ -132,7 +132,7 @@ def measure(group: Group, case: dict[str, Any], asked: dict[str, Any]) -> dict[s
 
 
 def rank(context: WorkerContext, asked: dict[str, Any]) -> int:
-    """Run one rank through all cases; rank 0 writes the results."""
+    """Measure all cases, as one of the ranks; rank 0 writes the results."""
     with joined_group(context) as group:
         found: dict[str, Any] = {"copy_bytes_per_second": copy_rate(group.device, asked["tiny"]), "cases": []}
         for case in asked["cases"]:
@@ -151,7 +151,7 @@ def rank(context: WorkerContext, asked: dict[str, Any]) -> int:
 
 
 def measured(kind: DeviceKind, ranks: int, asked: dict[str, Any]) -> dict[str, Any]:
-    """Run all cases in `ranks` ranks on this machine; return the results."""
+    """Measure all cases with `ranks` ranks on this machine; return the results."""
     devices = tuple(Device(kind, index) for index in range(ranks if kind == "cuda" else 1))
     inventory = DeviceInventory(kind, devices, "benchmark", UsableCpus(tuple(range(ranks)), max(2, ranks)))
     placement = local_placement(LaunchRequest(devices=str(ranks)), LaunchContext({}, inventory, "localhost"))
@@ -164,7 +164,7 @@ def measured(kind: DeviceKind, ranks: int, asked: dict[str, Any]) -> dict[str, A
 
 
 def rows_of(ranks: int, found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the result rows for one number of ranks."""
+    """Return the result rows of the measurements with `ranks` ranks."""
     rows = [row(f"{ranks} rank(s): copies, GB/s", [found["copy_bytes_per_second"] / 1e9])]
     for case in found["cases"]:
         if "failed" in case:
@@ -180,7 +180,7 @@ def rows_of(ranks: int, found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def page_of(every: Mapping[int, dict[str, Any]]) -> str:
-    """Return the results as a page: the machine, a table for each number of ranks, and the published figures."""
+    """Return the results as a Markdown page: the machine, a table per number of ranks, and the published figures."""
     here, low_high = machine(), " to ".join(map(str, PUBLIC_UPDATES_A_SECOND))
     devices = ", ".join(here["gpus"]) or f"no GPU: {here['processor']}, {here['cores']} cores"
     lines = [f"# The published models on {devices}", "", f"torch {here['torch']}, {here['date']}. {PROTOCOL}", ""]

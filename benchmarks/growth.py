@@ -2,18 +2,18 @@
 
     python benchmarks/growth.py [RANKS ...] [--json FILE]
 
-The ranks are forked from a process that has loaded torch and do almost no work, so that hundreds of them fit on one
-machine. What is measured is the control path: launcher, store, agreed stop, watcher. There are two launches for each
-number of ranks: one ends with an agreed stop; in the other the last rank is killed. All times are in seconds.
+The ranks are forked from a process that has loaded torch, and do almost no work, so that hundreds of them fit on one
+machine. Only the control path is measured: launcher, store, agreed stop, watcher. There are two launches for each
+number of ranks: one ends with an agreed stop, the other when the last rank is killed. All times are in seconds.
 
 - meet: from the launch until the last rank has joined the process group (including gloo's mesh);
   after_arrival: the part of `meet` after the last rank has started.
-- boundary: one stop check while no rank wants to stop; barrier, object: one barrier, one broadcast (median of twenty).
+- boundary: a check for a stop while no rank wants one; barrier: a barrier; object: a broadcast (medians of twenty).
 - agree: from the signal at one rank until the last rank has stopped.
 - descriptors, memory (proportional set size, MB): of rank 0, and the median of the other ranks; mesh: the number of
   descriptors that gloo uses.
-- noticed, gone: from the kill until the launcher reports it (after waiting two seconds for other ranks' reports), and
-  until every process is gone.
+- noticed: from the kill until the launcher reports it (it waits two seconds for the reports of other ranks);
+  gone: from the kill until every process has ended.
 """
 
 import argparse
@@ -109,7 +109,7 @@ class FirstWords(io.StringIO):
     said = 0.0
 
     def write(self, text: str) -> int:
-        """Keep the text, and the time of the first call."""
+        """Keep the text; on the first call, also the time."""
         self.said = self.said or time.time()
         return super().write(text)
 

@@ -3,8 +3,8 @@
     eval "$(ci/images --flavour cpu env)"
     python benchmarks/image.py [--flavour cpu] [--runs 3]
 
-Prints the size, the layers, the seconds of each step of `ci/images`, the largest packages with the size of the files
-that a training run opened, and the time from `docker run` to the first update.
+Prints the size of the image and of its layers, the seconds of each step of `ci/images`, the sizes of the largest
+packages and of the files in them that a training run opened, and the time from `docker run` to the first update.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from containers.shell import ImagesError, Places  # noqa: E402
 
 TINY = REPOSITORY / "tests" / "tiny.yaml"
 PACKAGES = "/opt/venv/lib/python3.11/site-packages/"
-# Runs the trainer, then prints the package files that it imported, mapped or opened.
+# A program that trains, then prints the files of the packages that it imported, mapped or opened.
 USED = f"""
 import sys
 opened = set()
@@ -58,7 +58,7 @@ def package_of(path: str) -> str:
 
 
 def first_update(client: str, environ: dict[str, str], image: str) -> float:
-    """Return the seconds from `docker run` to the line of the first update; the run also makes its data."""
+    """Return the seconds from `docker run` until the run prints its first update; they include generating the data."""
     with tempfile.TemporaryDirectory() as work:
         os.chmod(work, 0o777)
         started = time.monotonic()

@@ -1,17 +1,17 @@
-"""Time launches until the first all-reduce, the first DDP step and the exit: noether against torchrun.
+"""Time launches by noether and by torchrun, until the first all-reduce, the first DDP step and the exit.
 
     python benchmarks/launch.py [--workers 2 8] [--rounds N] [--no-lightning] [--one-rank] [--run] [--json FILE]
 
-1. A script that initialises gloo, makes one all-reduce and ends: `noether run` against torchrun, with the CPU time of
-   all processes, in 1, 2 and 8 ranks. `noether run` refuses more than two ranks per core, so more cores are faked.
-2. One all-reduce and one DDP step in each of --workers gloo ranks: torchrun with torch's DDP and AdamW, noether with
-   the versions that `noether train` uses, which do not import torch's compiler.
-3. A whole command of one update in two ranks: `noether train` with its plan, data check, evaluation, checkpoint and
-   TensorBoard metrics, with and without its report (Lightning makes none), against a Lightning script with default
-   settings that makes one update of a model of the same size and validates it.
+1. A script that initialises gloo, makes one all-reduce and ends, in 1, 2 and 8 ranks: `noether run` against torchrun,
+   also by the CPU time of all processes. `noether run` refuses more than two ranks per core, so more cores are faked.
+2. One all-reduce and one DDP step in each of --workers gloo ranks: torchrun uses torch's DDP and AdamW, and noether the
+   versions of `noether train`, which do not import torch's compiler.
+3. A whole command that makes one update in two ranks: `noether train` with its plan, data check, evaluation, checkpoint
+   and TensorBoard metrics, with and without its report, against a Lightning script with default settings, which makes
+   one update of a model of the same size and a validation, but no report.
 4. One update on one rank: the CPU time (user and system, all processes) of `noether train` against a plain script.
-Other times are wall seconds from the exec of the launching program. Ratios are taken pair by pair. A failed launch is
-reported and retried once.
+All other times are wall seconds from the exec of the launching program. Each ratio compares two launches in succession.
+A failed launch is reported and retried once.
 """
 
 import json
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from record import REPOSITORY, at_least_one, finish, parser, row, told
 
-if TYPE_CHECKING:  # At run time, torchrun's variant must not import noether, nor noether's launcher torch.
+if TYPE_CHECKING:  # At run time, torchrun must not import noether, and noether's launcher must not import torch.
     import torch
 
     from noether.launch.processes.context import WorkerContext
@@ -39,7 +39,7 @@ WHOLE_GOAL = 0.4
 WHOLE = ("lightning", "noether", "noether with report")
 ONE_RANK = ("plain script", "noether")
 STARTS = {1: None, 2: 0.5, 8: 0.5}
-"""The goal for `noether run` / torchrun by number of ranks; None if there is none."""
+"""The goal for the ratio of `noether run` to torchrun, by number of ranks; None if there is no goal."""
 ONE_RANK_GOAL = 1.1
 LONGEST_S = 180
 ONE_UPDATE = (
@@ -52,7 +52,7 @@ ONE_UPDATE = (
 
 
 def work(rank: int, marks: Path, ddp: Any, adamw: Any) -> None:
-    """Make one all-reduce and one step of DDP and AdamW; rank 0 writes the times to `marks`."""
+    """Make one all-reduce and one update with DDP and AdamW; rank 0 writes the times to the file `marks`."""
     import torch
     import torch.distributed as dist
 
@@ -87,7 +87,7 @@ def launch_with_noether(workers: int, marks: Path) -> None:
     from noether.launch.detect.placement import Device, DeviceInventory, LaunchContext, LaunchRequest
     from noether.launch.processes.run import run_placement
 
-    # A made-up inventory, because a user may request at most two CPU workers per core.
+    # The inventory is invented, because a real one allows at most two CPU ranks per core.
     inventory = DeviceInventory("cpu", (Device("cpu"),), "benchmark", UsableCpus(tuple(range(workers)), workers))
     placement = local_placement(LaunchRequest(devices=str(workers)), LaunchContext({}, inventory, "localhost"))
     sys.exit(run_placement(placement, "launch.noether_worker", str(marks), marks.parent))
@@ -104,7 +104,7 @@ def launched_by_torchrun(marks: Path) -> None:
 
 
 def run(command: list[str], what: str, **more: str) -> float:
-    """Run a command and return when it ended; raise SystemExit if it fails twice."""
+    """Run a command, and again if it fails; return when it ended. Raise SystemExit if it fails twice."""
     environ = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'benchmarks'}", "OMP_NUM_THREADS": "1", **more}
     for attempt in (1, 2):
         try:
@@ -133,7 +133,7 @@ def measure(arm: str, workers: int) -> dict[str, float]:
 
 
 def start_script(marks: str) -> None:
-    """Run a minimal script of several ranks: one all-reduce, whose time rank 0 writes to `marks`."""
+    """Make one all-reduce, as the minimal script of the first comparison; rank 0 writes its time to `marks`."""
     import torch
     import torch.distributed as dist
 
@@ -145,7 +145,7 @@ def start_script(marks: str) -> None:
 
 
 def run_with_cores_for(workers: int) -> None:
-    """Run `noether run` with one fake core for each rank, because it refuses more than two ranks per core."""
+    """Call `noether run` with one fake core per rank, because it refuses more than two ranks per core."""
     from noether.cli.entry import main
 
     os.sched_getaffinity = lambda pid: set(range(workers))
@@ -154,7 +154,7 @@ def run_with_cores_for(workers: int) -> None:
 
 
 def measure_start(arm: str, workers: int) -> dict[str, float]:
-    """Return the seconds until the all-reduce and until the exit, and the CPU time."""
+    """Return the seconds until the all-reduce, the seconds until the exit, and the CPU seconds of all processes."""
     from noether.launch.processes.death_signal import adopt_orphans
 
     here = str(Path(__file__).resolve())
@@ -166,7 +166,7 @@ def measure_start(arm: str, workers: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         marks = Path(folder) / "marks"
         before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
-        adopt_orphans(True)  # The fork server briefly outlives its parent; include its time.
+        adopt_orphans(True)  # To include the time of the fork server, which briefly outlives its parent.
         ended = run([sys.executable, *command, here, "start", str(marks)], f"{arm} with {workers} ranks")
         with suppress(ChildProcessError):
             while os.wait():
@@ -179,7 +179,7 @@ def measure_start(arm: str, workers: int) -> dict[str, float]:
 
 
 def start_rows(rounds: int) -> Iterator[dict[str, Any]]:
-    """Yield the result rows of `noether run` against torchrun."""
+    """Yield the result rows that compare `noether run` with torchrun."""
     for workers, goal in STARTS.items():
         arms = ("torchrun", "noether run")
         pairs = [{arm: measure_start(arm, workers) for arm in arms} for _ in range(rounds + 1)][1:]
@@ -193,7 +193,7 @@ def start_rows(rounds: int) -> Iterator[dict[str, Any]]:
 
 
 def train_with_lightning(folder: str) -> None:
-    """Train as in Lightning's documentation, with its defaults: two ranks, one update, validation."""
+    """Train one update on two ranks and validate, with Lightning's defaults, as its documentation shows."""
     import lightning
     import torch
     from torch.utils.data import DataLoader, TensorDataset
@@ -238,7 +238,7 @@ def whole_command(arm: str) -> float:
 
 
 def update_plainly(settings: str) -> None:
-    """Make the update of `noether train` as a plain script would: same data, statistics, model and batch."""
+    """Make one update as a plain script would, with the data, statistics, model and batch of `noether train`."""
     import torch
 
     from noether.config.compose import read_dumped
@@ -290,7 +290,7 @@ def main() -> None:
         return finish("launch", rows, options.json)
     for workers in () if options.one_rank else options.workers:
         rounds = options.rounds or (5 if workers < 8 else 3)
-        # The first round is discarded: it reads files into the page cache.
+        # The first round is discarded, because it reads files into the page cache.
         pairs = [{arm: measure(arm, workers) for arm in ("torchrun", "noether")} for _ in range(rounds + 1)][1:]
         print(f"  {workers} workers done", file=sys.stderr, flush=True)
         for point in POINTS:

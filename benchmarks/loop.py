@@ -1,4 +1,4 @@
-"""Measure the loop's updates a second against raw loops, Lightning and accelerate on the same model and data.
+"""Compare the speed of noether's loop with raw loops, Lightning and accelerate, on the same model and data.
 
     python benchmarks/loop.py [--ranks 1 2] [--rounds N] [--updates N] [--json FILE]
 
@@ -6,11 +6,11 @@ The model is tiny (30,000 parameters, 20 samples per update), so that the loop's
 thread, and two ranks use DDP over gloo. Each variant is a process, and the variants take turns:
 
 - noether, which logs to console and file every 10 updates and saves a checkpoint at the end of each turn;
-- a raw loop: DataLoader, AdamW with torch's defaults or fused, clipping, and the loss read every 10 updates;
-- Lightning with its defaults (progress, logger, checkpoints), and with everything off; accelerate.
+- a raw loop with DataLoader, AdamW (torch's default or fused) and clipping, which reads the loss every 10 updates;
+- Lightning with its defaults (progress, logger, checkpoints), Lightning with all of these off, and accelerate.
 
-Last, noether's loop is compared with a raw loop on the model and data of `make train`. Ratios are of CPU time, averaged
-over the ranks, because other work on the machine disturbs it least.
+Finally, noether's loop and a raw loop are compared on the model and data of `make train`. Ratios are of CPU time, which
+other work on the machine disturbs least; it is averaged over the ranks.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ trainer: {effective_batch_size: 20, max_updates: 1, evaluate_every: null, checkp
 
 
 class Lines(Dataset[dict[str, torch.Tensor]]):
-    """A dataset of 100 random numbers as input and their sum as target."""
+    """A data set whose input is 100 random numbers, and whose target is their sum."""
 
     def __init__(self, split: str = "train", root: Any = None) -> None:
         self.x = torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(0))
@@ -101,7 +101,7 @@ class Regression(Task):
 
 
 class NobodyStops:
-    """Replaces the agreed stop by a no-op, because benchmarks/stop.py measures the cost of the agreed stop."""
+    """A stop to which no rank ever agrees; benchmarks/stop.py measures the cost of the real one."""
 
     def agreed(self) -> int:
         """Return 0: no rank stops."""
@@ -222,7 +222,7 @@ def lightning_arm(bare: bool) -> Callable[[int], Turn]:
     import lightning
 
     class Module(lightning.LightningModule):
-        """The same model as a Lightning module."""
+        """Network and its loss as a Lightning module."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -240,11 +240,11 @@ def lightning_arm(bare: bool) -> Callable[[int], Turn]:
             return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
         def on_train_start(self) -> None:
-            """Start timing, so that setup is excluded."""
+            """Start timing here, to exclude the setup."""
             self.began = time.process_time(), time.perf_counter()
 
         def on_train_end(self) -> None:
-            """Stop timing, so that teardown is excluded."""
+            """Stop timing here, to exclude the teardown."""
             self.spent = time.process_time() - self.began[0], time.perf_counter() - self.began[1]
 
     off = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -277,7 +277,7 @@ def lightning_arm(bare: bool) -> Callable[[int], Turn]:
 
 
 def default_raw_arm(words: tuple[str, ...]) -> Callable[[int], Turn]:
-    """Return the raw loop on the model and data of `make train`."""
+    """Return a raw loop on the model and data of `make train`, as a function that prepares a turn."""
     from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
     from noether.core.data.loader import training_batches
@@ -310,7 +310,7 @@ def default_raw_arm(words: tuple[str, ...]) -> Callable[[int], Turn]:
 
 DEFAULT = (
     *("output_path=" + tempfile.gettempdir(), "trainer.evaluate_every=null", "trainer.checkpoint_every=null"),
-    "optimizer=adamw_short",  # as in the raw loop
+    "optimizer=adamw_short",  # the raw loop's optimizer
 )
 ARMS: dict[str, Callable[[Any], Callable[[int], Turn]]] = {
     "noether": noether_arm,
@@ -332,12 +332,12 @@ def free_port() -> int:
 
 
 def arm_of(name: str, ranks: int) -> None:
-    """Run a variant, or one of its ranks; rank 0 starts the other ranks."""
+    """Run one rank of a variant; rank 0 also starts the other ranks."""
     torch.set_num_threads(1)
     others = []
     if ranks > 1 and "RANK" not in os.environ:
         ranked = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        # Variables that torchrun sets: with them, Lightning and accelerate join the existing ranks.
+        # Set torchrun's variables, by which Lightning and accelerate join the existing ranks.
         ranked |= {"TORCHELASTIC_RUN_ID": "benchmark", "LOCAL_WORLD_SIZE": str(ranks), "GROUP_RANK": "0"}
         for rank in range(1, ranks):
             environ = {**os.environ, **ranked, "RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -357,7 +357,7 @@ def arm_of(name: str, ranks: int) -> None:
 
 
 def numbers(ranks: int) -> Iterator[int]:
-    """Yield, on every rank, each number of updates that rank 0 reads from stdin; end at 0 or at the end of stdin."""
+    """Yield on every rank the update counts that rank 0 reads from stdin, until a 0 or the end of stdin."""
     rank = this_rank()[0]
     while True:
         line = sys.stdin.readline() if rank == 0 else "0"
@@ -370,7 +370,7 @@ def numbers(ranks: int) -> Iterator[int]:
 
 
 def together(prepare: Callable[[int], Turn], updates: int) -> Turn:
-    """Return a turn that all ranks begin at the same time; its CPU and wall times are means over the ranks."""
+    """Return a turn that begins when all ranks are ready; its CPU and wall times are averaged over the ranks."""
     turn = prepare(updates)
     dist.barrier()
 
@@ -385,7 +385,7 @@ def together(prepare: Callable[[int], Turn], updates: int) -> Turn:
 
 
 def compare(names: list[str], ranks: int, rounds: int, updates: int) -> list[dict[str, Any]]:
-    """Measure the first variant against each of the others; return the result rows."""
+    """Compare the first variant of `names` with each of the others; return the result rows."""
     arms = {name: Arm("loop.py", name, str(ranks)) for name in names}
     try:
         for arm in arms.values():

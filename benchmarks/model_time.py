@@ -1,16 +1,16 @@
-"""Time an update and a prediction of each model against a straightforward implementation of it.
+"""Compare the time of an update and of a prediction of each model with a straightforward implementation.
 
     python benchmarks/model_time.py [MODEL ...] [--sizes small published] [--rounds N] [--points N] [--json FILE]
 
-Two processes per model take turns: noether's model in noether's update, and the model of plain_models.py in the loop
-that a good PyTorch user writes (AdamW, clip_grad_norm_, AveragedModel; same task and data). Both begin with the same
-weights and must make the same predictions. If PhysicsNeMo is installed, a third process runs its Transolver in the
-plain loop, also with the same weights.
-`small` is the size for two CPU cores on 8 samples of 256 points. `published` is the published size on one sample with
-`--points` points of each kind: by default about a quarter of the published 3,586 and 4,096, because all of them need
-9 GB and minutes with plain attention. Ratios are of CPU time on one thread, because other work on the machine disturbs
-it least. Memory is a process's peak above its use before the first update. `share` is the rate of matrix arithmetic,
-as torch counts it, over that of square matrix products on one thread.
+Two processes per model take turns. One runs noether's model in noether's update; the other runs the model of
+plain_models.py in the loop that a good PyTorch user writes (AdamW, clip_grad_norm_, AveragedModel; same task and data).
+Both models begin with the same weights and must make the same predictions. If PhysicsNeMo is installed, a third process
+runs its Transolver in the plain loop, also with the same weights.
+`small` is the size for two CPU cores, on 8 samples of 256 points. `published` is the published size, on one sample with
+`--points` points of each kind. The default is about a quarter of the published 3,586 and 4,096 points, with which plain
+attention needs 9 GB and minutes. Ratios are of CPU time on one thread, which other work on the machine disturbs least.
+Memory is a process's peak above its use before the first update. `share` is the rate of matrix arithmetic, as torch
+counts it, divided by the rate of square matrix products on one thread.
 """
 
 import itertools
@@ -46,7 +46,7 @@ GOAL = 1.3
 ALIKE = 1e-6
 QUARTER = 896
 LEARNING_RATE = 1e-4
-# The built-in ellipsoids, which can have any number of points; 16 suffice, because only the tensors' shapes matter.
+# The data are the built-in ellipsoids, with any number of points; 16 cars suffice, because only tensor shapes matter.
 DATA = ("dataset.train_shapes=16", "dataset.test_shapes=2", "trainer.max_updates=1000000", "optimizer=adamw_short")
 
 
@@ -57,7 +57,7 @@ def one_rank() -> Group:
 
 
 def settings(model: str, size: str, points: int) -> list[str]:
-    """Return the settings of a run at one size."""
+    """Return the settings of `noether train` for a model at the size `small` or `published`."""
     if size == "small":
         return [f"model={model}_small", *DATA]
     sizes = [f"dataset.{kind}_points={points}" for kind in ("surface", "volume", "geometry")]
@@ -81,19 +81,19 @@ def prepared(model: str, size: str, points: int) -> tuple[Run, Any, list[Any]]:
 
 
 def sizes_of(config: Any) -> dict[str, Any]:
-    """Return the configured sizes of a model."""
+    """Return the sizes of a configured model, as arguments of the plain models."""
     return {key: value for key, value in config.model.model_dump().items() if key not in ("kind", "layout")}
 
 
 def copy_of(peer: str, run: Run, config: Any) -> nn.Module:
-    """Return a peer's implementation (`plain` or `physicsnemo`) with the weights of the run's model."""
+    """Return the implementation of `peer` (`plain` or `physicsnemo`), with the weights of the run's model."""
     if peer == "physicsnemo":
         return PhysicsNeMoTransolver(run.state.model, **sizes_of(config))
     return plain_copy(run.state.model, config.model.kind, sizes_of(config))
 
 
 def difference(theirs: nn.Module, run: Run, batch: Any) -> float:
-    """Return the largest difference of the predictions in float64, relative to the largest prediction."""
+    """Return the largest difference of the two models' predictions, over the largest prediction, in float64."""
     given = {key: value.double() if value.is_floating_point() else value for key, value in batch.items()}
     given = run.problem.task.prepare(given)
     added = getattr(theirs, "added_to_slices", transolver.EPSILON)
@@ -144,7 +144,7 @@ def arm_of(kind: str, model: str, size: str, points: int) -> None:
 
 
 def compare(model: str, size: str, points: int, rounds: int, updates: int) -> list[dict[str, Any]]:
-    """Measure one model at one size; return the result rows."""
+    """Compare the implementations of one model at one size; return the result rows."""
     run, config, batches = prepared(model, size, points)
     with FlopCounterMode(display=False) as counter:
         run.problem.task.loss(run.state.model(given := run.problem.task.prepare(batches[0])), given).backward()

@@ -2,11 +2,11 @@
 
     python benchmarks/models.py [--updates N] [--seeds N] [--published] [--out FOLDER] [SETTING=VALUE ...]
 
-Trains UPT, AB-UPT, Transformer and Transolver with the default recipe on the same batches. They take turns, some
-updates at a time, so that other work on the machine affects all alike. All points of the test split are evaluated at
-intervals. Peak memory is measured in a separate process per model. Prints a Markdown table; `--out` also writes
-models.md, models.json (the numbers) and models.png (the curves) to that folder. `--published` uses the published model
-sizes, for a GPU. Settings are those of `noether train`.
+Trains UPT, AB-UPT, Transformer and Transolver with the default recipe on the same batches. The models take turns, some
+updates at a time, so that other work on the machine affects all of them alike; after each turn, a model is evaluated on
+all points of the test split. Peak memory is measured in a separate process per model. Prints a Markdown table; `--out`
+also writes models.md (the table), models.json (the values) and models.png (the curves) to FOLDER. `--published` uses
+the published model sizes, for a GPU. Settings are those of `noether train`.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def this_device() -> Group:
 
 @dataclass
 class Contender:
-    """A model in training. seconds: the time of each update. curve: pairs (update, the error of each field)."""
+    """A model in training. `seconds` lists the time of each update, `curve` the errors of the fields by update."""
 
     config: RunConfig
     group: Group
@@ -76,7 +76,7 @@ class Contender:
         self.stream = training_batches(run.problem.splits.train, run.problem.train_indices, own, run.problem.draw)
 
     def train(self, updates: int) -> None:
-        """Make updates, timing each from when its batch is on the device until its step has ended."""
+        """Make updates; time each of them from when its batch is on the device until the optimiser's step has ended."""
         run = self.run
         for _ in range(updates):
             batches = [
@@ -111,11 +111,11 @@ def config_of(model: str, options: argparse.Namespace, seed: int) -> RunConfig:
 
 
 def measure_memory(model: str, options: argparse.Namespace) -> float:
-    """Return the MiB that building and training one model needs in this process, beyond the imports."""
+    """Build and train one model in this process; return the MiB that this adds to the imports."""
     layer = nn.Linear(4, 4)
     optimizer = torch.optim.AdamW(layer.parameters())
     layer(torch.randn(2, 4)).sum().backward()
-    optimizer.step()  # The first step of any optimiser imports torch's compiler.
+    optimizer.step()  # Import torch's compiler now: an optimiser's first step does.
     group = this_device()
     before = peak_memory_mib(group.device)
     Contender(config_of(model, options, 0), group).train(min(UPDATES_FOR_MEMORY, options.updates))
@@ -149,7 +149,7 @@ def figures_of(runs: list[dict[str, Contender]], memory: dict[str, float]) -> di
     found = {}
     for model in MODELS:
         seeds = [run[model] for run in runs]
-        # Leave out the first tenth: it also allocates memory and, on a GPU, chooses kernels.
+        # Leave out the first tenth of the updates, which also allocate memory and, on a GPU, choose kernels.
         timed = [second for one in seeds for second in one.seconds[len(one.seconds) // 10 :]]
         found[model] = {
             "parameters": count_parameters(seeds[0].run.state.model),
@@ -218,7 +218,7 @@ def main() -> None:
     parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
     options = parser.parse_intermixed_args()
     if waiting := openmp_defaults(os.environ):
-        # Restart with the OpenMP settings of noether's runs: libgomp, already loaded, reads them only when loaded.
+        # Restart with the OpenMP settings of noether's runs, which libgomp reads only when it is loaded.
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **waiting})
     if options.memory_of:
         print(measure_memory(options.memory_of, options))

@@ -1,9 +1,9 @@
-"""Measure how much a busy machine slows a CPU run, with noether's OpenMP spin count and with libgomp's default.
+"""Measure how much a busy machine slows down a CPU run: with noether's OpenMP spin count, and with libgomp's default.
 
     python benchmarks/openmp_spin.py
 
-Trains the default model for some updates under each setting in turn, first alone, then beside one busy process per
-core. Prints each setting's median seconds per update, and the median ratio between the settings, taken pair by pair.
+Trains the default model for some updates with each spin count in turn, first alone, then beside one busy process per
+core. Prints the median seconds per update with each spin count, and the median of the ratios of neighbouring runs.
 """
 
 import json

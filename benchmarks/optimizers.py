@@ -1,11 +1,11 @@
-"""Compare Muon with AdamW at equal updates and at equal time: ratios of their errors on unseen cases.
+"""Compare the errors of Muon and AdamW on unseen cases, after equally many updates and after equal time.
 
     python benchmarks/optimizers.py FOLDER [--cases PREPARED] [--models MODEL …] [--seeds N] [--updates N]
 
-Each pair has the same model, seed, batches and schedule; each optimiser uses its preset's learning rate. The errors are
-the relative L2 of each field on the test split. First, short runs in turn give the time of an update with each
-optimiser. Then AdamW makes N updates; Muon makes N in one run, and in another as many as fit into AdamW's time. Without
---cases, the data are the built-in cars. FOLDER keeps the runs: a restarted benchmark resumes where it stopped.
+Two compared runs have the same model, seed, batches and schedule; each optimiser uses its preset's learning rate. The
+errors are the relative L2 of each field on the test split. First, short runs measure the time of an update with each
+optimiser. Then AdamW trains for N updates; one run with Muon also makes N updates, another as many as fit into AdamW's
+time. Without --cases, the data are the built-in cars. FOLDER keeps the runs, so a restarted benchmark resumes.
 """
 
 import argparse
@@ -23,7 +23,7 @@ GOAL = 0.85
 
 
 class Study:
-    """The runs of one folder, and the settings that they share."""
+    """The runs in one folder, and the settings that all of them share."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.folder: Path = options.folder
@@ -34,7 +34,7 @@ class Study:
             self.common += ["dataset=cases", f"dataset_root={options.cases}"]
 
     def train(self, name: str, model: str, optimizer: str, seed: int, updates: int, *more: str) -> Path:
-        """Train a run unless it exists already; return its folder."""
+        """Train a run unless it is already finished; return its folder."""
         run = self.folder / name
         if not (run / "result.json").exists():
             own = [f"model={model}", f"optimizer={optimizer}", f"seed={seed}", f"trainer.max_updates={updates}"]
@@ -45,27 +45,27 @@ class Study:
         return run
 
     def errors(self, run: Path) -> dict[str, float]:
-        """Return the relative L2 of each whole field on the test split."""
+        """Return the relative L2 of each field on the test split, without the fields' parts."""
         found = json.loads((run / "result.json").read_text())["metrics"]
         return {name: value for name, value in found.items() if name.endswith("/relative_l2") and name.count("/") == 1}
 
     def seconds(self, run: Path) -> float:
-        """Return the seconds per update: the sum for data, forward pass, backward pass and optimiser."""
+        """Return the seconds per update for data, forward pass, backward pass and optimiser together."""
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        # A resumed run has a row for each attempt.
+        # A resumed run has one such row per attempt; take that of the attempt with the most updates.
         own = max((row for row in rows if row["kind"] == "time_use"), key=lambda row: row["updates"])
         parts = own["parts"]
         return float(sum(parts[name] for name in ("data", "forward", "backward", "optimizer")) / own["updates"])
 
 
 def compare(study: Study, model: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Train the pairs of one model; return rows of Muon's time per update and errors as ratios to AdamW's."""
+    """Train the runs of one model; return rows with Muon's time per update and errors, divided by AdamW's."""
     seconds: dict[str, list[float]] = {"adamw": [], "muon": []}
     for number in range(options.rounds):
         for kind, name in (("adamw", options.adamw), ("muon", options.muon)):
             run = study.train(f"{model}-timed-{kind}-{number}", model, name, 0, min(30, options.updates))
             seconds[kind].append(study.seconds(run))
-    # Compare each one's fastest run, because other work on the machine can only slow updates down.
+    # Compare the fastest run of each optimiser, because other work on the machine can only slow updates down.
     cost = min(seconds["muon"]) / min(seconds["adamw"])
     shorter = max(1, round(options.updates / cost))
     ratios: dict[str, list[float]] = {"updates": [], "time": []}
@@ -84,7 +84,7 @@ def compare(study: Study, model: str, options: argparse.Namespace) -> list[dict[
 
 def main() -> None:
     own = parser(__doc__)
-    own.set_defaults(rounds=3)  # pairs of short runs that give the time of an update
+    own.set_defaults(rounds=3)  # the number of short runs with each optimiser
     own.add_argument("folder", type=Path, help="folder that keeps the runs")
     own.add_argument("--cases", type=Path, help="a prepared data set (default: the built-in cars)")
     own.add_argument("--models", nargs="+", default=MODELS)

@@ -1,4 +1,4 @@
-"""Adapt other projects' models to noether's batches; each is measured only if its package is installed.
+"""Adapters of other projects' models to noether's batches; a model is measured only if its package is installed.
 
 pip install nvidia-physicsnemo      (Apache 2.0; installs torchvision and about sixty other packages: use a venv)
 """
@@ -11,11 +11,11 @@ from plain_models import fields_of, points_and_known
 from torch import Tensor, nn
 
 PEERS = {"transolver": "physicsnemo"}
-"""The module that implements each model."""
+"""The peer of each model: the Python module that implements it."""
 
 
 def installed_peer(model: str) -> str | None:
-    """Return the module with a peer of the model; None if there is none or it is not installed."""
+    """Return the Python module with a peer of the model; None if there is no such module or it is not installed."""
     module = PEERS.get(model)
     return module if module and importlib.util.find_spec(module) else None
 
@@ -32,14 +32,14 @@ NAMES = {
     "mlp.expand.": "ln_mlp1.1.layers.0.",
     "mlp.contract.": "ln_mlp1.1.layers.2.",
 }
-"""Transolver's weights: pairs of a part of the name in noether and the same part in PhysicsNeMo."""
+"""Parts of the names of Transolver's weights: each in noether, and its replacement in PhysicsNeMo."""
 
 
 class PhysicsNeMoTransolver(nn.Module):
-    """PhysicsNeMo's Transolver with the sizes, weights and seven inputs per point of noether's."""
+    """PhysicsNeMo's Transolver, with the sizes, the weights and the seven inputs per point of noether's Transolver."""
 
     added_to_slices = 1e-2
-    """Added to the sum of a slice's weights before dividing by it; the authors and noether add 1e-5."""
+    """What PhysicsNeMo adds to the sum of a slice's weights, to divide by it; noether and the authors add 1e-5."""
     input_mean: Tensor
     input_deviation: Tensor
 
@@ -62,7 +62,7 @@ class PhysicsNeMoTransolver(nn.Module):
 
 
 def _renamed(weights: dict[str, Tensor], depth: int) -> dict[str, Tensor]:
-    """Return noether's weights under PhysicsNeMo's names, without the placeholder, with query, key and value joined."""
+    """Rename noether's weights for PhysicsNeMo; join query, key and value, and add the placeholder to a bias."""
     last = f"blocks.{depth - 1}.ln_mlp2"
     found = {
         f"{last}.{place}.{kind}": weights.pop(f"{name}.{kind}")

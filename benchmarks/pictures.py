@@ -2,9 +2,8 @@
 
     make pictures        (builds the site first; `python benchmarks/pictures.py --only watch` makes only some)
 
-Trains thirty short runs, which takes about ten minutes on two idle cores. The runs are kept in `--keep`
-(build/pictures), and a second call uses them again. `--out` is the folder for the pictures. Needs the extra `dev` and
-Debian's chromium.
+Trains thirty short runs, which takes about ten minutes on two idle cores. The folder `--keep` (build/pictures) keeps
+the runs for the next call, and `--out` is the folder for the pictures. Needs the extra `dev` and Debian's chromium.
 """
 
 import argparse
@@ -38,7 +37,7 @@ LIMIT_MS = 120_000
 class Shot:
     """A screenshot of the live page: its file, the runs to overlay, and how the page is opened and cropped.
 
-    part: the picture is cropped from the top of the first element to the top of the second; None: the whole window.
+    With `part`, the picture reaches from the top of the first element to the top of the second; else, it is the window.
     """
 
     name: str
@@ -59,7 +58,7 @@ SHOTS = (
 
 
 def trained(folder: Path) -> None:
-    """Train the sweep unless it is finished."""
+    """Train the thirty runs of SWEEP in `folder`, unless they are finished."""
     if not (folder / "upt.sweep.json").exists():
         command = [sys.executable, "-m", "noether", "train", "-m", *SWEEP, f"output_path={folder}", "resume=auto"]
         subprocess.run(command, check=True)
@@ -67,7 +66,7 @@ def trained(folder: Path) -> None:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serve the live page; yield its address."""
+    """Serve the live page of the runs in `folder`; yield its address."""
     command = [sys.executable, "-m", "noether", "watch", str(folder), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -81,7 +80,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def opened(chromium: Browser, address: str, *, width: int = 1280, dark: bool = False) -> Page:
-    """Return the page at an address, opened in a new window."""
+    """Open an address in a new window; return the page."""
     theme = "dark" if dark else "light"
     page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
     page.set_default_timeout(LIMIT_MS)
@@ -90,8 +89,8 @@ def opened(chromium: Browser, address: str, *, width: int = 1280, dark: bool = F
 
 
 def photograph(page: Page, path: Path, part: tuple[str, str] | None = None) -> None:
-    """Save a screenshot of a page, or of the part between the tops of two elements; few colours keep it small."""
-    page.evaluate("scrollTo(0, 0)")  # Sticky elements then appear at the top of the picture.
+    """Save a screenshot of a page, or of its part between the tops of two elements, in a small file of few colours."""
+    page.evaluate("scrollTo(0, 0)")  # So that sticky elements are at the top of the picture.
     shot = Image.open(io.BytesIO(page.screenshot(full_page=part is not None, type="png"))).convert("RGB")
     if part:
         first, end = (page.locator(one).bounding_box() for one in part)

@@ -1,8 +1,8 @@
-"""Implement the four models as a good PyTorch user would, for comparison: the same weights give the same outputs.
+"""The four models as a good PyTorch user would write them, for comparison: the same weights give the same outputs.
 
-Attention is softmax(QKᵀ)V. Rotary positions are sines and cosines applied to pairs. The supernodes' edges are a list of
-(source, supernode) pairs with one message each, scattered with index_add, as in torch_geometric. Neighbours come from a
-k-d tree, as in torch_cluster on a CPU. Parameters are named as in noether's models, so that weights can be copied.
+Attention is softmax(QKᵀ / √d)V. Rotary positions are sines and cosines, applied to pairs of channels. Each supernode's
+edges are (source, supernode) pairs, whose messages index_add sums, as in torch_geometric. A k-d tree finds neighbours,
+as in torch_cluster on a CPU. Parameters are named as in noether's models, so that weights can be copied.
 """
 
 from typing import Any, cast
@@ -22,7 +22,7 @@ FIELDS = {"surface_points": ("surface_pressure", 0, 1), "volume_points": ("volum
 
 
 def rotary(points: Tensor, width: int) -> Positions:
-    """Return the cosines and sines (B, 1, N, width / 2) of the rotary angles of the three axes, padded with angle 0."""
+    """Return cosines and sines (B, 1, N, width / 2) of the rotary angles of all three axes, padded with the angle 0."""
     m = width // 6 * 2
     frequencies = 10_000.0 ** (-2 * torch.arange(m // 2, device=points.device) / m)
     angles = (points[..., None] * frequencies).flatten(-2)
@@ -63,7 +63,7 @@ class SelfAttention(nn.Module):
     def forward(
         self, x: Tensor, at: Positions, context: Tensor | None = None, context_at: Positions | None = None
     ) -> Tensor:
-        """Attend to the tokens themselves or, with the same weights, to the tokens of a context."""
+        """Let the tokens x attend to each other or, with the same weights, to the tokens of `context`."""
         if context is None:
             q, k, v = (by_head(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))
             return self.output(attention(rotate(q, at), rotate(k, at), v))
@@ -74,7 +74,7 @@ class SelfAttention(nn.Module):
 
 
 def layer_norm(dim: int) -> nn.Module:
-    """Return the layer norm of all models except Transolver, with the published eps."""
+    """Return a layer norm with the published eps of all models but Transolver."""
     return nn.LayerNorm(dim, eps=1e-6)
 
 
@@ -123,7 +123,7 @@ class SupernodePooling(nn.Module):
         self.combine = nn.Linear(2 * dim, dim)
 
     def edges(self, points: Tensor, supernodes: int) -> Positions:
-        """Return each edge's source and supernode, as indices into the flattened batch."""
+        """Return the source and the supernode of each edge, as indices into the flattened batch."""
         sources, targets = [], []
         count = points.shape[1]
         for number, cloud in enumerate(points.cpu().numpy()):
@@ -279,7 +279,7 @@ class SliceAttention(nn.Module):
 
 
 def points_and_known(batch: Batch) -> tuple[Tensor, Tensor, dict[str, int]]:
-    """Return both sets' points (B, N, 3), their distances and directions (B, N, 4), and each set's point count."""
+    """Return points (B, N, 3) of both sets, distances with directions (B, N, 4), and the point count of each set."""
     points, sizes = points_of(batch)
     surface, volume = sizes.values()
     zeros = points.new_zeros(len(points), surface, 1)
@@ -325,7 +325,7 @@ PLAIN = {"upt": UPT, "ab_upt": ABUPT, "transformer": Transformer, "transolver": 
 
 
 def plain_copy(own: nn.Module, kind: str, sizes: dict[str, Any]) -> nn.Module:
-    """Return the straightforward implementation of a model, with that model's weights."""
+    """Return the model `kind` as implemented here, with the weights of noether's model `own`."""
     plain: nn.Module = PLAIN[kind](**sizes)
     plain.load_state_dict({name: value for name, value in own.state_dict().items() if name != DIGITS})
     return plain

@@ -15,7 +15,7 @@ TASKS = 8
 
 
 def environment(ranks: int) -> dict[str, str]:
-    """Return the environment with the variables that Slurm sets for rank 0 of a step."""
+    """Return this environment, with the variables that Slurm sets for rank 0 of a step."""
     tasks = min(TASKS, ranks)
     nodes = ranks // tasks
     names = f"node[{1:05d}-{nodes:05d}]" if nodes > 1 else "node00001"
@@ -33,7 +33,7 @@ def environment(ranks: int) -> dict[str, str]:
 
 
 def seconds(ranks: int) -> float:
-    """Return the CPU seconds of `noether plan` for a number of ranks."""
+    """Return the CPU seconds of `noether plan` in a step with `ranks` ranks."""
     settings = [f"trainer.effective_batch_size={ranks}", "dataset.train_shapes=600000", "accelerator=cpu"]
     return cpu_seconds(["plan", "--json", *settings], environment(ranks), REPOSITORY)
 

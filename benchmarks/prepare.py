@@ -1,10 +1,10 @@
-"""Time the preparation of cases: one process against two that share an output folder, like two jobs of an array.
+"""Time the preparation of cases by one process, and by two that share an output folder, like two jobs of an array.
 
     python benchmarks/prepare.py [--rounds 3] [--cases 12] [--points 2000000] [--json FILE.json]
 
-One process and two processes take turns. Each process is `noether data prepare --workers 1` on cases of random points
-with pressure and velocity. Reports the speed of two processes divided by that of one, the CPU time per million points
-(of the process and its worker, including reading and startup), and the disk space per million points.
+The two variants take turns. Each process is `noether data prepare --workers 1`, on cases of random points with pressure
+and velocity. Reports the speed of two processes divided by that of one process, the CPU time per million points (of a
+single process and its worker, including reading and startup), and the disk space per point.
 """
 
 import resource
@@ -19,7 +19,7 @@ from store import MAP, write_source
 
 
 def seconds(source: Path, out: Path, processes: int) -> tuple[float, float]:
-    """Prepare the folder; return the wall seconds and the CPU seconds."""
+    """Prepare the cases in `source` by some processes; return the wall seconds and the CPU seconds."""
     words = [sys.executable, "-m", "noether", "data", "prepare", str(source), str(out)]
     words += ["--map", str(source / "cases.yaml"), "--workers", "1"]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

@@ -2,8 +2,8 @@
 
     python benchmarks/recompute.py [MODEL ...] [--points N] [--rounds N] [--json FILE]
 
-Models have their published sizes and train on one sample with `--points` points of each kind. Two processes per model
-take turns. Time is CPU time on one thread; memory is the peak above a process's use before its first update.
+Models have their published sizes and train on one sample with `--points` points of each kind. Per model, two processes
+take turns. Time is CPU time on one thread; memory is a process's peak above its use before the first update.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """Shared code of the benchmarks: describe the machine, run each variant in its own process, and write results.
 
-A result is `{"benchmark", "machine", "command", "rows"}`. A row has `what` and the `median`, `low` and `high` of its
-rounds; a row with a goal also has `goal` and `at_least` (true if the goal is a lower bound).
+A result has the keys `benchmark`, `machine`, `command` and `rows`. A row has `what`, the `median`, `low` and `high` of
+its rounds and, if there is a goal, `goal` and `at_least` (true if the goal is a lower bound).
 """
 
 import argparse
@@ -21,11 +21,11 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "results"
 ABOUT = {"world_size": 1, "effective_batch_size": 1, "micro_batch_size": 1, "updates_per_epoch": 1, "config": {}}
-"""The details that a checkpoint must hold about its run."""
+"""The facts about its run that a checkpoint must contain."""
 
 
 def machine() -> dict[str, Any]:
-    """Return the facts that results depend on: processor, cores, load, GPUs and versions; also the date."""
+    """Return the processor, cores, load, GPUs and versions, on which results depend, and the date."""
     import torch
 
     name = platform.processor() or platform.machine()
@@ -47,7 +47,7 @@ def machine() -> dict[str, Any]:
 
 
 def row(what: str, values: Sequence[float], goal: float | None = None, *, at_least: bool = True) -> dict[str, Any]:
-    """Return one row: the median and range of the rounds' values, and the goal if there is one."""
+    """Return a result row: the median and range of the values of all rounds, and the goal if there is one."""
     own: dict[str, Any] = {"what": what, "median": statistics.median(values), "low": min(values), "high": max(values)}
     own["rounds"] = len(values)
     if goal is not None:
@@ -63,7 +63,7 @@ def reached(own: dict[str, Any]) -> bool | None:
 
 
 def text_of(own: dict[str, Any]) -> str:
-    """Return a row as a line of text."""
+    """Return a result row as a line of text."""
     said = f"{own['what']:<68} {own['median']:8.3f}  ({own['low']:.3f} to {own['high']:.3f})"
     if (good := reached(own)) is not None:
         said += f"  goal {'≥' if own['at_least'] else '≤'} {own['goal']:g}{'' if good else '  MISSED'}"
@@ -71,7 +71,7 @@ def text_of(own: dict[str, Any]) -> str:
 
 
 def finish(benchmark: str, rows: Sequence[dict[str, Any]], out: Path | None, **more: Any) -> None:
-    """Print the rows; if `out` is given, also write them there as JSON."""
+    """Print the rows; with `out`, also write the result to this file as JSON."""
     for own in rows:
         print(text_of(own), flush=True)
     if out is not None:
@@ -83,7 +83,7 @@ def finish(benchmark: str, rows: Sequence[dict[str, Any]], out: Path | None, **m
 
 
 def parser(text: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the options common to all benchmarks: `--rounds`, `--json FILE`."""
+    """Return an argument parser with the common options `--rounds` and `--json FILE`."""
     own = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     own.add_argument("--rounds", type=at_least_one)
     own.add_argument("--json", type=Path)
@@ -98,9 +98,9 @@ def at_least_one(text: str) -> int:
 
 
 def told(main: Callable[[], None], *refused: type[Exception]) -> None:
-    """Run a benchmark; exit with a message instead of a traceback if a program is missing or fails.
+    """Run a benchmark; exit with a message instead of a traceback for the expected errors.
 
-    The same holds for a NoetherError and for the exception types in `refused`.
+    These are programs that are missing or fail, a NoetherError, and the exception types in `refused`.
     """
     from noether.common.errors import NoetherError
 
@@ -132,11 +132,11 @@ def cpu_seconds(
 
 
 class Arm:
-    """A process that runs a variant: it reads a number of updates and prints its measurements as a line of JSON."""
+    """A process that runs one variant: it reads update counts, and prints a line of JSON with measurements for each."""
 
     def __init__(self, script: str, *words: str, threads: int = 1) -> None:
         path = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "benchmarks")))
-        # PYTHONWARNINGS: silences peers' warnings about settings that are chosen on purpose.
+        # PYTHONWARNINGS silences the warnings of other projects about settings that are chosen on purpose.
         environ = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": str(threads)}
         environ.setdefault("GOMP_SPINCOUNT", "10000")
         self._words = [sys.executable, str(REPOSITORY / "benchmarks" / script), "--arm", *words]
@@ -151,7 +151,7 @@ class Arm:
         )
 
     def answer(self) -> dict[str, Any]:
-        """Return the next answer; if the process has ended, raise CalledProcessError with its last lines of stderr."""
+        """Return the next line of JSON; raise CalledProcessError, with the end of stderr, if the process has ended."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
@@ -161,7 +161,7 @@ class Arm:
         raise subprocess.CalledProcessError(code, self._words, stderr="".join(self._said.readlines()[-5:]))
 
     def ask(self, updates: int) -> dict[str, Any]:
-        """Let the process make `updates` updates; return its measurements."""
+        """Ask the process for this number of updates; return its measurements."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{updates}\n")
         self.process.stdin.flush()
@@ -174,18 +174,18 @@ class Arm:
 
 
 def peak_mib() -> float:
-    """Return this process's peak memory in MiB; getrusage would start from its parent's peak."""
+    """Return this process's peak memory in MiB (getrusage would include the peak of its parent)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def serve(prepare: Any, asked: Any = None) -> None:
-    """Run a variant: for each requested count, make that many updates; print ms per update and peak memory as JSON.
+    """Make the requested numbers of updates; for each, print the ms per update and the peak memory as JSON.
 
     Args:
-        prepare: is called with a count, untimed, and returns a function that makes that many updates. If this function
-            also does other work, it returns the (CPU seconds, wall seconds) of the updates; else its call is timed.
-        asked: the counts; None to read them from stdin, one per line.
+        prepare: returns a function that makes a given number of updates. If that function also does other work, it must
+            return the (CPU seconds, wall seconds) of the updates alone; otherwise, its whole call is timed.
+        asked: the numbers of updates; None to read them from stdin, one per line.
     """
     started = peak_mib()
     prepare(2)()

@@ -1,10 +1,10 @@
-"""Measure the cost of the agreed stop: an update of 5 ms with the check for a stop against an update without it.
+"""Measure the cost of the agreed stop: compare updates of 5 ms with and without the check for a stop.
 
     python benchmarks/stop.py [--workers N] [--rounds N] [--json FILE]
 
-Each update computes for about 5 ms and reduces a gradient of 100,000 numbers, which keeps the ranks in step with and
-without the check. Blocks of 200 updates take turns: without, with, without. A block with the check is compared with the
-mean of its two neighbours, which cancels a slow drift of the machine. The ratio of the two neighbours shows the noise.
+Each update computes for about 5 ms and reduces a gradient of 100,000 numbers, so the ranks stay in step even without
+the check. Each block of 200 updates with the check runs between two blocks without it, and is compared with their mean,
+which cancels a slow drift of the machine. The ratio of the two neighbouring blocks shows the noise.
 """
 
 import os

@@ -1,13 +1,13 @@
-"""Time reading points of prepared cases: the store against an .npy file per array and, if installed, Zarr.
+"""Time reading points of a prepared case from the store, from an .npy file per array and, if installed, from Zarr.
 
     python benchmarks/store.py [POINTS] [DRAWN] [--out FILE.json]      (20,000,000 points of a case, 8,192 drawn)
 
-A case with pressure and velocity is written as a .vtu file, prepared as by `noether data prepare` (time and peak memory
-are reported), and then read: 8,192 random points with all their arrays. Warm: the median of 200 draws. Cold: the median
-of 10, each after telling the kernel to drop the files' pages (posix_fadvise). Slow reads stop after 20 s. "Of a core"
-is the CPU time of a warm read, which hardly depends on other load. The store reads one contiguous piece of each array;
-.npy files and Zarr keep the mesh's order of points and are indexed at random. Zarr is also read in one contiguous
-piece, as if its points had been shuffled beforehand.
+A case with pressure and velocity is written as a .vtu file and prepared as by `noether data prepare`; the time and peak
+memory of this are reported. Then 8,192 random points are read, with all arrays. `warm` is the median of 200 reads.
+`cold` is the median of 10 reads; before each, the kernel is told to drop the pages of the files (posix_fadvise). Slow
+reads stop after 20 s. `of a core` is the CPU time of a warm read, which hardly depends on other load. The store reads
+one contiguous piece of each array. The .npy files and Zarr keep the points in the mesh's order and are read at random
+indices; Zarr is also read in one contiguous piece, as if its points were shuffled.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from noether.physics.cases.dataset import CasesDataset
 from noether.physics.cases.layout import find_cases
 from noether.physics.cases.make_case import CaseJob
 
-MOST_SECONDS = 20.0  # limit for the cold reads and for the warm reads, except the first few
+MOST_SECONDS = 20.0  # for all cold reads and for all warm reads; a few reads are always made
 MAP = """
 sets:
   volume:
@@ -44,7 +44,7 @@ sets:
 
 
 def write_source(path: Path, points: int) -> None:
-    """Write a case of random points; run in a separate process, whose memory is not measured."""
+    """Write a case of random points; this runs in a process whose memory is not measured."""
     import pyvista
 
     rng = np.random.default_rng(0)
@@ -57,7 +57,7 @@ def write_source(path: Path, points: int) -> None:
 
 
 def prepare(root: Path, out: Path) -> tuple[float, float]:
-    """Prepare the case; return the seconds and the process's peak memory in GB."""
+    """Prepare the case; return the seconds, and the peak memory of this process in GB."""
     about = parse_map(MAP, "map")
     ((case, files),) = find_cases(root, about).items()
     began = time.perf_counter()
@@ -66,7 +66,7 @@ def prepare(root: Path, out: Path) -> tuple[float, float]:
 
 
 def forget(folder: Path) -> None:
-    """Tell the kernel to drop the files' pages."""
+    """Tell the kernel to drop the cached pages of all files in the folder."""
     for path in folder.rglob("*"):
         if path.is_file():
             handle = os.open(path, os.O_RDONLY)
@@ -76,7 +76,7 @@ def forget(folder: Path) -> None:
 
 
 def measure(name: str, folder: Path, read: Callable[[int], object]) -> dict[str, float]:
-    """Print and return the median times of a read in ms: cold, warm, and CPU time when warm."""
+    """Print and return the median milliseconds of a cold read, of a warm read, and of a warm read's CPU time."""
     cold, warm, busy = [], [], []
     end = time.monotonic() + MOST_SECONDS
     for draw in range(10):
@@ -92,7 +92,7 @@ def measure(name: str, folder: Path, read: Callable[[int], object]) -> dict[str,
             read(draw % 50)
             warm.append(time.perf_counter() - began)
             busy.append(time.process_time() - used)
-    first = len(warm) // 5  # the first reads also fill the cache
+    first = len(warm) // 5  # Leave out the first reads, which fill the cache.
     found = {"cold_ms": 1e3 * float(np.median(cold)), "warm_ms": 1e3 * float(np.median(warm[first:])),
              "warm_cpu_ms": 1e3 * float(np.median(busy[first:]))}  # fmt: skip
     print(

@@ -1,12 +1,12 @@
-"""Compare models that are trained on prepared cases for equal CPU time; include baselines without a surrogate model.
+"""Compare models trained on prepared cases for equal CPU time, and baselines that need no surrogate model.
 
     python benchmarks/surrogates.py FOLDER --cases PREPARED [--models MODEL …] [--seeds N] [--seconds N]
 
 Every model trains with the default recipe of `dataset=cases`, for as many updates as fit into N seconds of one core
-(estimated by timing a few updates), and predicts all points of the test split. The baselines: the training case with
-the nearest parameters, in coordinates scaled to each case's box; ridge regression on coordinates, parameters, and their
-squares and products; a plain MLP of coordinates and parameters, trained for N seconds. FOLDER keeps each run's results:
-a restarted benchmark resumes where it stopped.
+(estimated by timing a few updates), and predicts all points of the test split. There are three baselines. The first
+copies the training case with the nearest parameters, after scaling coordinates to each case's box. The second is ridge
+regression on coordinates, parameters, and their squares and products. The third is a plain MLP of coordinates and
+parameters, trained for N seconds. FOLDER keeps the results of each run, so a restarted benchmark resumes.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from noether.physics.fields.baselines import PlainNetwork, make_baselines
 from noether.physics.fields.field_errors import field_errors
 
 MODELS = ("mlp", "upt_small", "ab_upt_small", "transformer_small", "transolver_small")
-# All models but `mlp` draw 256 points per set from 4 cases; `mlp` keeps the recipe's 16 cases of 64 points.
+# An update of `mlp` has 64 points per set from each of 16 cases, as in the recipe; of the others, 256 points from 4.
 OTHERS = ("dataset.points_per_update=256", "dataset.geometry_points=512", "trainer.effective_batch_size=4")
 TIMED_UPDATES, PLAIN_TIMED = 40, 100
 RIDGE_POINTS, DAMPING = 512, 1e-6
@@ -41,7 +41,7 @@ Errors = dict[str, float]
 
 
 def config_of(model: str, options: argparse.Namespace, seed: int, updates: int) -> RunConfig:
-    """Return the configuration of a run: the default recipe with the given number of updates."""
+    """Return the configuration of a run: the default recipe, for the given number of updates."""
     words = ["dataset=cases", f"dataset_root={options.cases}", f"model={model}", f"seed={seed}", "accelerator=cpu"]
     own = [] if model == "mlp" else OTHERS
     return load_config([*words, *own, *options.settings, f"trainer.max_updates={updates}"])
@@ -93,7 +93,7 @@ class Ridge:
             self.fitted[name] = torch.linalg.solve(a.T @ a + DAMPING * len(a) * torch.eye(a.shape[1]), a.T @ b)
 
     def predict(self, sample: Sample) -> dict[str, Tensor]:
-        """Return every field of a sample: (N, C), in physical units."""
+        """Return the prediction (N, C) of each field of a sample, in physical units."""
         scaled = {name: (self._terms(sample, self.task.fields[name].points).double() @ own).float()[None]
                   for name, own in self.fitted.items()}  # fmt: skip
         return {name: values[0] for name, values in self.task.to_physical(scaled).items()}
@@ -133,7 +133,7 @@ def main() -> None:
     own.add_argument("--seconds", type=at_least_one, default=48, help="CPU seconds per run (default 48)")
     own.add_argument("--settings", nargs="+", default=[], help="settings for all models' runs")
     options = own.parse_args()
-    if waiting := openmp_defaults(os.environ):  # Restart, because libgomp, already loaded, reads them only when loaded.
+    if waiting := openmp_defaults(os.environ):  # Restart, because libgomp reads these variables only when it is loaded.
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **waiting})
     torch.set_num_threads(1)
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ def main() -> None:
             if not kept.exists():
                 try:
                     errors, made = (baseline if name in baselines else learned)(name, options, seed)
-                except RequestError as refused:  # For example, Transolver needs normals, which solids lack.
+                except RequestError as refused:  # For example, Transolver needs normals, and solids have none.
                     print(f"{name}: {refused.summary}", flush=True)
                     continue
                 kept.write_text(json.dumps({"errors": errors, "updates": made}))

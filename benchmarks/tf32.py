@@ -2,10 +2,10 @@
 
     python benchmarks/tf32.py RUN MESH
 
-TF32 keeps 10 of a float32's 23 mantissa bits in the factors of a product, and adds in float32 (NVIDIA,
-"TensorFloat-32 in the A100 GPU Accelerates AI Training", 2020). Here the factors of every matrix product and of
-attention are first rounded to 10 bits, to nearest even; a second pass uses the 7 bits of bf16. Prints the relative L2
-difference between each field predicted for the mesh and the same prediction in float32.
+TF32 rounds the factors of a product from 23 to 10 bits of mantissa, and adds in float32 (NVIDIA, "TensorFloat-32 in the
+A100 GPU Accelerates AI Training", 2020). This script rounds the factors of every matrix product and of attention to 10
+bits, to nearest even, and in a second pass to the 7 bits of bf16. Prints for each field of the mesh the relative L2
+difference between the rounded prediction and the prediction in float32.
 """
 
 import sys
@@ -24,7 +24,7 @@ PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "convolution", "_scaled_dot_product
 
 
 def rounded(values: torch.Tensor, bits: int) -> torch.Tensor:
-    """Return float32 values with `bits` bits of mantissa, rounded to nearest even."""
+    """Round float32 values to `bits` bits of mantissa, to nearest even."""
     if values.dtype != torch.float32:
         return values
     whole = values.contiguous().view(torch.int32)

@@ -1,14 +1,14 @@
-"""Check a run on the built-in cars against exact results: its gradient of lift and its detection of unfamiliar shapes.
+"""Check a run on the built-in cars: its gradient of lift, its detection of unfamiliar shapes, or its intervals.
 
     python benchmarks/uncertainty.py RUN [RUN …] [--rounds CARS] [--pool CARS]
 
-Compares two gradients of a test car's lift with respect to its three semi-axes, on a fixed reference area: the model's
-and the exact one of potential flow. Prints the median and range of their cosine over the cars (30, or `--rounds`).
-Also tests how well the distance from the training shapes separates these cars from as many unusual cars, whose half
-length, height, half width or yaw is outside its training range by 10 to 50 % or 25 to 100 % of the range's width:
-prints the AUROC, and the share of cars for which `predict` warns.
-`--pool` instead measures the prediction intervals of all runs together. To average over draws of cars, 300 times 60
-cars of a pool of further unseen cars calibrate the intervals and 100 others test their coverage.
+Compares the model's gradient of a test car's lift, with respect to its three semi-axes, with the exact gradient from
+potential flow, both on a fixed reference area. Prints the median and range of their cosine over 30 or `--rounds` cars.
+Also tests how well the distance from the training shapes separates these test cars from as many unusual cars, and
+prints the AUROC and the share of cars for which `predict` warns. The half length, height, half width or yaw of an
+unusual car is outside its training range, by 10 to 50 % or by 25 to 100 % of the range's width.
+`--pool` instead measures the prediction intervals of all runs together, on a pool of further unseen cars. In each of
+300 draws, 60 of these cars calibrate the intervals, and 100 others test their coverage.
 """
 
 from dataclasses import replace
@@ -35,12 +35,12 @@ from noether.physics.settings import EllipsoidDatasetConfig
 from noether.physics.uncertainty.ensemble import LEVELS, conformal_quantiles, covered_shares, scores_of, shape_distance
 
 RANGES = {"half_length": HALF_LENGTH_RANGE, "height": HEIGHT_RANGE, "half_width": HALF_WIDTH_RANGE, "yaw": YAW_RANGE}
-STEP = 1e-5  # m, the step of the central differences of the exact lift
+STEP = 1e-5  # step in m of the central differences that give the exact gradient
 POOL_SEED = 1000
 
 
 def half_sphere(polar: int = 40, azimuth: int = 48) -> tuple[np.ndarray, np.ndarray]:
-    """Return points (N, 3) of the unit sphere's half y ≥ 0, and its triangles."""
+    """Return points (N, 3) on the half y ≥ 0 of the unit sphere, and triangles of their indices."""
     theta, phi = np.meshgrid(np.linspace(0.01, np.pi - 0.01, polar), np.linspace(0, np.pi, azimuth), indexing="ij")
     points = np.stack([np.sin(theta) * np.cos(phi), np.sin(theta) * np.sin(phi), np.cos(theta)], axis=-1)
     index = np.arange(polar * azimuth).reshape(polar, azimuth)
@@ -83,13 +83,13 @@ def outside(car: EllipsoidCar, index: int, by: tuple[float, float]) -> Ellipsoid
     """Return the car with one quantity, at `index` modulo 4, outside its range by a share of the range's width."""
     name, (low, high) = list(RANGES.items())[index % len(RANGES)]
     rng = np.random.default_rng([index, round(100 * by[1])])
-    # Only the yaw may also go below its range: a length that far below could be negative.
+    # Lengths only go above their range, because a length that far below could be negative.
     beyond = rng.uniform(*by) * (high - low) * (1 if name != "yaw" or rng.random() < 0.5 else -1)
     return replace(car, **{name: high + beyond if beyond > 0 else low + beyond})
 
 
 def distance_of(run: LoadedRun, car: EllipsoidCar) -> float:
-    """Return a car's distance from the shapes that a run was trained on."""
+    """Return the distance of a car from the shapes on which a run was trained."""
     directions, faces = half_sphere()
     shape = Shape.of_mesh(car.to_world(directions * car.semi_axes), faces)
     found = shape_distance(run.calibrated, shape, {}, {})
@@ -99,17 +99,17 @@ def distance_of(run: LoadedRun, car: EllipsoidCar) -> float:
 
 
 def auroc(inside: list[float], beyond: list[float]) -> float:
-    """Return the probability that a shape outside the ranges has a larger distance than one inside."""
+    """Return the probability that a shape outside the ranges has a larger distance than a shape inside."""
     return float(np.mean(np.array(beyond)[:, None] > np.array(inside)[None, :]))
 
 
 def share_beyond(found: list[float], farthest: float) -> float:
-    """Return the share of distances above `farthest`, the largest distance of a validation shape."""
+    """Return the share of the distances `found` that exceed `farthest`, the largest distance of a validation shape."""
     return float(np.mean(np.array(found) > farthest))
 
 
 def covered_in_deals(run: LoadedRun, cars: int) -> list[dict[str, Any]]:
-    """Return rows of the percentage of 100 cars that 90 % intervals cover, calibrated on 60 others, in all deals."""
+    """Return rows with the mean and deviation over 300 draws of the percentage of cars that 90 % intervals cover."""
     pool = cars_of(run).model_copy(update={"train_shapes": 2, "test_shapes": cars, "seed": POOL_SEED})
     folder = prepare_data(run.config.model_copy(update={"dataset": pool, "dataset_root": None}))
     assert folder is not None

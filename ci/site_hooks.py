@@ -1,7 +1,7 @@
-"""Hooks of mkdocs: add a run's report to the documentation site, and use the live page's icon as the site's.
+"""Hooks of mkdocs: add a run's report and the icon of the live page to the documentation site.
 
-Reports are several megabytes, so the repository holds none. NOETHER_SITE_REPORT names the report; without it, the site
-has neither a report nor a link to one.
+Reports are several megabytes, so the repository contains none. NOETHER_SITE_REPORT is the path of the report; without
+this variable, the site has neither a report nor a link to one.
 """
 
 import os
@@ -23,7 +23,7 @@ def on_files(files: Any, *, config: Any, **_: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Link the picture on the first page to the full report."""
+    """On the first page, make the picture of the report a link to the report, and add a text link below it."""
     if page.file.src_uri != "index.md" or not os.environ.get(VARIABLE):
         return markdown
     if PICTURE not in markdown:

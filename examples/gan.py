@@ -1,4 +1,4 @@
-"""A generative adversarial network: a task that makes its own updates with two optimisers."""
+"""A generative adversarial network, whose task makes its own updates, with two optimisers."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from noether.core.tasks.base import Task
 
 
 class Ring:
-    """The data set: `point` (2,) near the unit circle (noise 0.05), and `noise` (2,), the generator's test input."""
+    """The data set: `point` (2,), on the unit circle plus noise of 0.05; `noise` (2,), the generator's test input."""
 
     def __init__(self, split: str, root: object, points: int = 2000) -> None:
         random = torch.Generator().manual_seed(len(split))
@@ -29,7 +29,7 @@ def perceptron(outputs: int, width: int) -> nn.Module:
 
 
 class Gan(nn.Module):
-    """The model: a generator and a critic. `forward`, which only generates, is used for evaluation."""
+    """The model: a generator and a critic. `forward` is called only for evaluation, and only generates."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Gan(nn.Module):
 
 
 class Duel(Task):
-    """The task: each update is a step of the critic and one of the generator (Goodfellow 2014, non-saturating)."""
+    """The task: an update makes a step of the critic, then one of the generator (Goodfellow 2014, non-saturating)."""
 
     def update(self, batch: dict[str, Tensor], model: Gan, optimizers) -> dict[str, Tensor]:
         fake = model.generator(torch.randn_like(batch["noise"]))

@@ -1,7 +1,7 @@
 """Write car.stl in this folder: a half ellipsoid for `noether predict RUN --mesh examples/car.stl`.
 
-It is 4.0 m long, 1.1 m high and 1.8 m wide, in units of m: a shape like those that `make train` learns from. Like them
-it has no floor but ends at the ground, y = 0; the lift is that of the surface exposed to the wind.
+The car is 4.0 m long, 1.1 m high and 1.8 m wide, like the cars that `make train` learns from; the file's unit is m. The
+surface is open at the ground, y = 0, so a predicted lift is only that of the surface exposed to the wind.
 """
 
 from pathlib import Path
@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 HALF_LENGTH, HEIGHT, HALF_WIDTH = 2.0, 1.1, 0.9  # m, along z, y and x
-AROUND, UP = 48, 12  # faces around the car, and from the ground to the top
+AROUND, UP = 48, 12  # the number of faces around the car, and from the ground to the top
 
 
 def car_triangles() -> np.ndarray:
-    """Return the triangles (T, 3, 3) in m, counter-clockwise seen from outside; open at the ground."""
+    """Return the surface's triangles (T, 3, 3) in m, whose corners are counter-clockwise seen from outside."""
     angle = np.linspace(0, 2 * np.pi, AROUND, endpoint=False)
     rise = np.linspace(0, np.pi / 2, UP + 1)[:, None]
     x, z = HALF_WIDTH * np.cos(rise) * np.sin(angle), HALF_LENGTH * np.cos(rise) * np.cos(angle)
@@ -22,7 +22,7 @@ def car_triangles() -> np.ndarray:
     below, above = points[:-1], points[1:]
     next_below, next_above = np.roll(below, -1, axis=1), np.roll(above, -1, axis=1)
     lower = np.stack([below, next_below, next_above], axis=2).reshape(-1, 3, 3)
-    upper = np.stack([below, next_above, above], axis=2)[:-1].reshape(-1, 3, 3)  # But the last row meets in a point.
+    upper = np.stack([below, next_above, above], axis=2)[:-1].reshape(-1, 3, 3)  # The top row is a point.
     return np.concatenate([lower, upper])
 
 

@@ -11,9 +11,9 @@ TIMES = np.linspace(0.1, 10.0, 100)  # s
 
 
 class Swings:
-    """The data set. noether creates it once per split and calls `len` and `[index]` on it.
+    """The data set. noether creates it once per split, and uses its `len` and `[index]`.
 
-    A sample: `start` (2,), angle in rad and speed in rad/s; `angles` (100,), in rad.
+    A sample: `start` (2,), the initial angle in rad and speed in rad/s; `angles` (100,), the later angles in rad.
     """
 
     def __init__(self, split: str, root: object, swings: int = 800, damping: float = 0.1) -> None:
@@ -50,7 +50,7 @@ class Perceptron(nn.Module):
 
 
 class Follow(Task):
-    """The task: the loss of a batch, and the metrics of each of its samples."""
+    """The task: `loss` returns the loss of a batch, and `metrics` the metrics of each sample."""
 
     def loss(self, predictions: dict[str, Tensor], batch: dict[str, Tensor]) -> Tensor:
         return (predictions["angles"] - batch["angles"]).square().mean()

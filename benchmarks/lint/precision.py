@@ -4,8 +4,8 @@
     python benchmarks/lint/precision.py FOLDER             # lint FOLDER/OWNER/REPOSITORY/PATH again and compare
     python benchmarks/lint/precision.py --page             # write docs/lint-rules.md and the README's picture
 
-The scripts belong to other people and are not kept here: the list gives their repositories and paths. FOLDER holds the
-scripts you have downloaded; scripts that are not there are not compared.
+The scripts belong to other people and are not kept here; the list gives their repositories and paths. Only the scripts
+that you have downloaded to FOLDER are compared.
 """
 
 import argparse
@@ -39,12 +39,12 @@ export RANK=$((SLURM_PROCID)) WORLD_SIZE=$SLURM_NTASKS
 srun python train.py
 """
 EVERY_RULE = Asked(Site(slurm=22.05), advice=True)
-"""The options that were used for the verdicts: all advice, and the rules that depend on Slurm's version."""
+"""The linter's options when the verdicts were given: with all advice, and with the rules for Slurm 22.05."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A script of the list: the verdict on each finding ("LINE CODE level"), and the faults that the linter missed."""
+    """A script of the list: the verdict on each finding ("LINE CODE level"), and each fault that was not found."""
 
     repository: str
     path: str
@@ -59,7 +59,7 @@ def read_list(path: Path = LIST) -> list[Judged]:
 
 
 def summary(scripts: Sequence[Judged]) -> str:
-    """Return the page's section on how often the rules are right overall."""
+    """Return the section of docs/lint-rules.md that counts the findings and the false ones among them."""
     verdicts = Counter((finding.split()[2], verdict) for s in scripts for finding, verdict in s.findings.items())
     errors, warnings, advice = (sum(n for (of, _), n in verdicts.items() if of == level) for level in LEVELS)
     repositories = len({script.repository for script in scripts})
@@ -82,7 +82,7 @@ _NOTE = (yaml.safe_load(LIST.read_text())["note"].strip().split("\n")) if LIST.e
 
 
 def by_rule(scripts: Sequence[Judged]) -> Iterator[str]:
-    """Yield a line for each rule that found or missed anything: the counts of findings, false findings and misses."""
+    """Yield a line per rule with its counts of findings, false findings and missed faults, unless all are 0."""
     findings = [(finding.split()[1], verdict) for script in scripts for finding, verdict in script.findings.items()]
     missed = Counter(text.split()[1] for script in scripts for text in script.missed)
     for rule in RULES:
@@ -95,7 +95,7 @@ def by_rule(scripts: Sequence[Judged]) -> Iterator[str]:
 
 
 def rules_table(scripts: Sequence[Judged]) -> Iterator[str]:
-    """Yield the page's table of rules, each with the number of scripts that it fired on."""
+    """Yield the lines of the page's table of rules; `fired on` counts the scripts in which a rule found something."""
     fired = Counter(code for s in scripts for code in {finding.split()[1] for finding in s.findings})
     yield from (
         "# The rules of `slurm-lint`",
@@ -111,12 +111,12 @@ def rules_table(scripts: Sequence[Judged]) -> Iterator[str]:
 
 
 def page(scripts: Sequence[Judged]) -> str:
-    """Return docs/lint-rules.md: the rules, and how often the linter is right."""
+    """Return the content of docs/lint-rules.md: the rules, and how often the linter is right."""
     return "\n".join([*rules_table(scripts), "", summary(scripts).rstrip(), ""])
 
 
 def picture() -> str:
-    """Return an SVG of a terminal in which the linter checks EXAMPLE."""
+    """Return an SVG picture of a terminal in which the linter checks EXAMPLE."""
     with TemporaryDirectory() as folder:
         script = Path(folder) / "job.sbatch"
         script.write_text(EXAMPLE)
@@ -124,11 +124,11 @@ def picture() -> str:
     console = Console(record=True, width=132, file=StringIO(), force_terminal=True)
     console.print(Text.from_ansi("\n".join(["$ cat job.sbatch", EXAMPLE, "$ slurm-lint job.sbatch", *said])))
     drawn = console.export_svg(title="slurm-lint", unique_id="slurm-lint")
-    return re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # Drop fonts loaded from another host.
+    return re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # Load no fonts from another host.
 
 
 def compare(scripts: Sequence[Judged], folder: Path) -> Iterator[str]:
-    """Yield a line for each finding that is new or gone; a finding with a changed level is both."""
+    """Yield a line per new finding and per finding that is gone; one whose level changed counts as both."""
     for script in scripts:
         file = folder / script.repository / script.path
         if not file.is_file():
@@ -139,7 +139,7 @@ def compare(scripts: Sequence[Judged], folder: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print the counts or write the page; with a folder, also compare findings and return 1 if any differ."""
+    """Print the counts or write the page; with FOLDER, also compare findings, and return 1 if any finding differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--page", action="store_true", help="write docs/lint-rules.md")

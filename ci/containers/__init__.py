@@ -1,1 +1,1 @@
-"""Make the images and what they need: an engine, a base, the wheels, the docker image, Apptainer, the SIF."""
+"""Making the images: a container engine, a base image, the wheels, the docker image, Apptainer, and the SIF."""

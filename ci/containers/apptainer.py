@@ -1,7 +1,7 @@
 """Unpack Apptainer from Debian sid without changing the system's libraries, and build the SIF from the docker image.
 
-sid's Apptainer needs a newer libc than Debian bookworm's. Its packages and sid's libc are downloaded and unpacked into
-a separate folder, and its two programs are patched to load that libc.
+sid's Apptainer needs a newer libc than that of Debian bookworm. The packages of Apptainer and of sid's libc are
+downloaded and unpacked into a separate folder, and Apptainer's two programs are patched to load that libc.
 """
 
 import os
@@ -27,15 +27,15 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 class CannotFetchError(ImagesError):
-    """Debian sid offers no Apptainer that starts here; CI may skip this step, and only this one."""
+    """No Apptainer from Debian sid can be made to start here; this is the only step that CI may skip."""
 
 
 def install(places: Places) -> None:
-    """Ensure that Apptainer is available: installed on the machine, or else unpacked into the state folder.
+    """Unpack Apptainer into the state folder, unless an Apptainer that starts is already there or on the PATH.
 
     Raises:
         CannotFetchError: sid's packages cannot be fetched, or the unpacked Apptainer does not start.
-        ImagesError: Apptainer is missing, and this user or system cannot install it; tests fail on this error.
+        ImagesError: Apptainer is missing, and only root on Debian can unpack it; tests fail on this error.
     """
     if command(places) is not None:
         return
@@ -56,14 +56,14 @@ def install(places: Places) -> None:
     for program in (root / "usr/bin/apptainer", root / LIBRARIES / "apptainer/bin/starter"):
         loader = libraries / "ld-linux-x86-64.so.2"
         call("patchelf", "--set-interpreter", loader, "--force-rpath", "--set-rpath", libraries, program, log=log)
-    # Apptainer finds its files relative to its programs: the prefix is /usr and, for the starter, /usr/lib.
+    # Apptainer looks for its files relative to its programs, in the prefix /usr and, for the starter, in /usr/lib.
     (root / "var/lib/apptainer/mnt/session").mkdir(parents=True, exist_ok=True)
     for name in ("etc", "var"):
         (root / "usr" / name).symlink_to(f"../{name}")
         (root / "usr/lib" / name).symlink_to(f"../../{name}")
     (root / "bin").mkdir()
     (root / "bin/apptainer").symlink_to(root / "usr/bin/apptainer")
-    # Users without root mount the SIF through FUSE.
+    # Without root, Apptainer mounts the SIF through FUSE, so every user needs access to the device.
     if Path("/dev/fuse").exists():
         Path("/dev/fuse").chmod(0o666)
     shutil.rmtree(folder)
@@ -74,7 +74,7 @@ def install(places: Places) -> None:
 
 
 def command(places: Places) -> str | None:
-    """Return an apptainer that starts, preferring the PATH's to the state folder's; None if neither starts."""
+    """Return the apptainer on the PATH if it starts, else that in the state folder; None if neither starts."""
     for program in (shutil.which("apptainer"), str(places.apptainer / "bin/apptainer")):
         if program is not None and answers(program, "--version"):
             return program
@@ -83,14 +83,14 @@ def command(places: Places) -> str | None:
 
 def environ() -> dict[str, str]:
     """Return the variables that Apptainer needs here."""
-    # Root in a container may lack this capability; Apptainer fails if it must grant a capability that root lacks.
+    # Apptainer fails if it must grant a capability that root lacks, as root in a container may lack this one.
     return {"APPTAINER_DROP_CAPS": "CAP_SYS_RESOURCE"} if os.geteuid() == 0 else {}
 
 
 def build_sif(places: Places, image: str) -> None:
-    """Build the SIF from a docker image's exported file system.
+    """Build the SIF from the exported file system of a docker image.
 
-    Apptainer's docker-daemon source takes three times as long, because it unpacks every layer a second time.
+    Building from Apptainer's source docker-daemon takes three times as long, because it unpacks every layer again.
     """
     program = command(places)
     if program is None:

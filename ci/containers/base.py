@@ -1,6 +1,6 @@
-"""Make a Debian base image and a folder of wheels, so that the build needs neither a registry nor a package index.
+"""Make a Debian base image and an image of wheels, so that a build needs neither a registry nor a package index.
 
-If the engine can pull images, neither is needed: the Dockerfile itself names debian:bookworm-slim and PyPI.
+A build with access to a registry and to PyPI needs neither image, because the Dockerfile names debian:bookworm-slim.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ BASE = "noether-base:bookworm"
 WHEELS = "noether-wheels"
 SUITE = "bookworm"
 PACKAGES = {"/usr/sbin/debootstrap": "debootstrap"}
-# The wheels are chosen for Debian bookworm's Python and glibc.
+# pip chooses wheels for the Python and the glibc of Debian bookworm.
 PYTHON = "3.11"
-GLIBC = 36  # 2.36, bookworm's
+GLIBC = 36  # of version 2.36
 LEFT_OUT = ("./usr/share/doc", "./usr/share/man", "./usr/share/locale", "./usr/share/info", "./var/cache/apt/*.bin")
 CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 CUDA = ("nvidia-", "cuda-", "triton")
@@ -34,15 +34,15 @@ CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUND
 
 
 def make_base(places: Places, environ: dict[str, str]) -> None:
-    """Make the base with debootstrap from this machine's Debian mirror, and import it.
+    """Make the base image with debootstrap from this machine's Debian mirror, and import it into the engine.
 
-    The base includes the certificates that this machine trusts in addition to Debian's, so that a build works behind a
-    proxy with its own authority. The published image is built on Debian's base, without them.
+    It includes the certificates that this machine trusts in addition to Debian's, so that a build works behind a proxy
+    with its own certificate authority. The published image is built on Debian's base, without these certificates.
     """
     install_packages(PACKAGES)
     shutil.rmtree(places.base, ignore_errors=True)
     places.base.parent.mkdir(parents=True, exist_ok=True)
-    log, inside = places.logs / "base.log", {"TMPDIR": "/tmp"}  # The caller's TMPDIR does not exist in the new root.
+    log, inside = places.logs / "base.log", {"TMPDIR": "/tmp"}  # The new root lacks the caller's TMPDIR.
     packages = ("--variant=minbase", "--include=ca-certificates")
     call("debootstrap", *packages, SUITE, places.base, mirror(), environ=inside, log=log)
     if extra := _own_certificates(places.base, environ):
@@ -50,7 +50,7 @@ def make_base(places: Places, environ: dict[str, str]) -> None:
         for number, text in enumerate(extra):
             (folder / f"own-{number}.crt").write_text(text + "\n")
         call("chroot", places.base, "update-ca-certificates", environ=inside, log=log)
-    # BuildKit mounts its own over this file; if missing, it creates and removes it, which changes /etc's timestamp.
+    # Without this file, BuildKit would create and remove it to mount its own, which would change /etc's timestamp.
     (places.base / "etc/hosts").touch()
     shutil.rmtree(places.base / "var/lib/apt/lists")
     for package in (places.base / "var/cache/apt/archives").glob("*.deb"):
@@ -63,7 +63,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def make_wheels(places: Places, flavour: str) -> str:
-    """Download the lock's wheels with this machine's pip, import them as an image and return its name.
+    """Download the wheels of the lock with this machine's pip, import them as an image, and return its name.
 
     pip's configuration (index, find-links, certificates, passwords) is used only here and never enters a build.
     """
@@ -77,10 +77,10 @@ def make_wheels(places: Places, flavour: str) -> str:
         return name
     wanted = places.state / "wheels.txt"
     wanted.write_text("\n".join(names) + "\n")
-    # pip matches given platforms literally, so every glibc version must be listed for its wheels to be found.
+    # pip compares platforms literally, so it finds a wheel only if the wheel's glibc version is listed.
     platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in range(GLIBC, 4, -1)]
     call(
-        # of_the_image may return the whole lock, whose development tools may need a newer Python.
+        # of_the_image may return the whole lock, and its development tools may need a newer Python.
         *(sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"),
         "--ignore-requires-python",
         *(f"--python-version={PYTHON}", "--implementation=cp", "--abi=cp311", "--abi=abi3", "--abi=none"),
@@ -94,7 +94,7 @@ def make_wheels(places: Places, flavour: str) -> str:
 
 
 def locked(lock: str, *, cuda: bool) -> list[str]:
-    """Return a lock's requirements, with or without the section that only torch's CUDA wheels need."""
+    """Return the requirements of a lock; without `cuda`, leave out the section that only torch's CUDA wheels need."""
     everywhere, _, only_cuda = lock.partition("# CUDA")
     text = everywhere + ("#" + only_cuda if cuda else "")
     return [line for line in text.splitlines() if line and not line.startswith("#")]
@@ -103,14 +103,14 @@ def locked(lock: str, *, cuda: bool) -> list[str]:
 def of_the_image(names: list[str]) -> list[str]:
     """Return the lines of a lock that the image installs.
 
-    They are found by following the requirements of the packages installed here, from the project's own on. If a
-    required package of the lock is not installed here, its requirements are unknown, and the whole lock is returned.
+    They are the project's requirements, and recursively the requirements of these packages as installed here. If a
+    package of the lock is required but not installed here, its requirements are unknown: return the whole lock.
     """
     from pip._vendor.packaging.requirements import Requirement
 
     folders = (REPOSITORY, REPOSITORY / "packages" / "slurm-lint")
     project, lint = (tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in folders)
-    # setuptools builds a wheel for packages that have none.
+    # setuptools builds the wheels of packages that are published without one.
     extras = project["optional-dependencies"]
     own = (*project["dependencies"], *lint["dependencies"])
     queue = [*own, *extras["mesh"], *extras["watch"], "setuptools", "mlxtend"]
@@ -127,7 +127,7 @@ def of_the_image(names: list[str]) -> list[str]:
         try:
             queue += [text for text in metadata.requires(name) or [] if "extra ==" not in text]
         except metadata.PackageNotFoundError:
-            # The CUDA packages require one another, and the lock lists them all.
+            # The CUDA packages require only one another, and the lock lists all of them.
             if not name.startswith(("nvidia-", "cuda-", "triton")):
                 return names
     cuda = [line for line in names if line.startswith(("nvidia-", "cuda-", "triton")) and line not in wanted.values()]
@@ -149,7 +149,7 @@ def mirror() -> str:
 def _own_certificates(base: Path, environ: dict[str, str]) -> list[str]:
     """Return the certificates that are in this machine's bundle but not in Debian's."""
     named = [environ[name] for name in CA_VARIABLES if environ.get(name)]
-    with contextlib.suppress(ImagesError):  # pip has no such setting
+    with contextlib.suppress(ImagesError):  # pip fails if the setting is not set.
         named.append(call(sys.executable, "-m", "pip", "config", "get", "global.cert").strip())
     bundle = next((Path(name) for name in named if Path(name).is_file()), None)
     if bundle is None:

@@ -22,7 +22,7 @@ def has_image(places: Places, name: str) -> bool:
 
 
 def build_image(places: Places, flavour: str, sources: dict[str, str], *, cached: bool = True) -> None:
-    """Build the image of a flavour; `sources` are additional build arguments."""
+    """Build the image of a flavour; `sources` are further build arguments, such as BASE_IMAGE."""
     client, environ = docker(places)
     words = docker_arguments(flavour, {**sources, **_local_base(places, sources)})
     call(
@@ -44,7 +44,7 @@ def docker_arguments(flavour: str, more: dict[str, str] | None = None) -> list[s
         "CREATED": git("log", "-1", "--format=%cI"),
         "SOURCE": source(os.environ),
         "BASE_DIGEST": _found(r"^ARG BASE_IMAGE=\S+@(sha256:\w+)$", "Dockerfile"),
-        # BuildKit 0.11 and newer use it as the image's creation time; older versions record the time of the build.
+        # The image's creation time, from BuildKit 0.11 on; older versions record the time of the build.
         "SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct"),
         **(more or {}),
     }
@@ -52,7 +52,7 @@ def docker_arguments(flavour: str, more: dict[str, str] | None = None) -> list[s
 
 
 def apptainer_arguments(places: Places, image: str) -> list[str]:
-    """Return the build arguments that tell `apptainer build` which docker image a SIF is made from."""
+    """Return the build arguments of `apptainer build`, which describe the docker image that the SIF is made from."""
     client, environ = docker(places)
     (found,) = json.loads(call(client, "image", "inspect", image, environ=environ))
     labels = found["Config"]["Labels"]
@@ -68,7 +68,7 @@ def apptainer_arguments(places: Places, image: str) -> list[str]:
 
 
 def git(*words: str) -> str:
-    """Return a git command's output; "unknown" if it is empty or fails, as outside a repository."""
+    """Return the output of a git command; "unknown" if it is empty or the command fails, as outside a repository."""
     try:
         return call("git", "-C", REPOSITORY, *words).strip() or "unknown"
     except ImagesError:
@@ -76,11 +76,11 @@ def git(*words: str) -> str:
 
 
 def source(environ: Mapping[str, str]) -> str:
-    """Return the URL of the sources: from GitHub's variables, or else the clone's origin without its password."""
+    """Return the URL of the sources from GitHub's variables, else that of the clone's origin without a password."""
     if environ.get("GITHUB_REPOSITORY"):
         return f"{environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{environ['GITHUB_REPOSITORY']}"
     origin = git("config", "--get", "remote.origin.url")
-    # A path on this machine would be useless to others.
+    # Leave out an origin on this machine, which is of no use to others.
     return re.sub(r"//[^/@]*@", "//", origin) if "://" in origin and not origin.startswith("file:") else "unknown"
 
 
@@ -90,7 +90,7 @@ def _found(pattern: str, path: str) -> str:
 
 
 def _local_base(places: Places, sources: dict[str, str]) -> dict[str, str]:
-    """Return the image ID of a base made here, which has no digest because it is in no registry."""
+    """Return the image ID of a base made here as its digest, because only a registry assigns digests."""
     if "BASE_IMAGE" not in sources:
         return {}
     client, environ = docker(places)
@@ -117,7 +117,7 @@ def variables(places: Places, flavour: str) -> str:
     _, environ = docker(places)
     lines = [f"export {name}={value}" for name, value in environ.items()]
     lines.append(f"export NOETHER_IMAGE={image_name(flavour)}")
-    # These paths may not exist yet: the image can be used before Apptainer and the SIF are made.
+    # Apptainer and the SIF may not exist yet, because the image can be used before they are made.
     lines += [f"export PATH={places.apptainer}/bin:$PATH", f"export NOETHER_SIF={places.sif}"]
     if os.geteuid() == 0:
         lines.append("export APPTAINER_DROP_CAPS=CAP_SYS_RESOURCE")

@@ -11,7 +11,7 @@
     ci/images check                 print what prevents this machine from running containers
     ci/images clean                 stop the private engine and remove everything that was written
 
-A running engine is used as it is. Then the base is pulled and torch comes from PyPI, unless --local is given.
+A running engine is used as it is; the build then pulls the base and takes torch from PyPI, unless --local is given.
 """
 
 import argparse
@@ -24,11 +24,11 @@ from containers.shell import ImagesError, Places, step
 
 WORDS: dict[str, tuple[str, ...]] = {"engine": ("start", "stop"), "arguments": ("docker", "apptainer")}
 CANNOT_FETCH = 3
-"""The exit code if Debian sid's packages cannot be fetched or used; CI may then skip the SIF, but nothing else."""
+"""The exit code after a CannotFetchError; CI may then skip the tests of the SIF, but nothing else."""
 
 
 def make_engine(places: Places) -> bool:
-    """Ensure that an engine is running; return whether it is the private one."""
+    """Start the private engine unless an engine is running; return whether the running engine is the private one."""
     try:
         return "DOCKER_HOST" in engine.docker(places)[1]
     except ImagesError:
@@ -40,7 +40,7 @@ def make_engine(places: Places) -> bool:
 
 
 def make_image(places: Places, flavour: str, *, local: bool, cached: bool = True) -> None:
-    """Build the docker image; if `local`, with a base and wheels made here."""
+    """Build the docker image; with `local`, make the base and the wheels here."""
     sources = {}
     if local:
         if not build.has_image(places, base.BASE):
@@ -69,9 +69,9 @@ def _main() -> None:
         description=__doc__, prog="ci/images", formatter_class=argparse.RawDescriptionHelpFormatter
     )
     default = os.environ.get("NOETHER_IMAGES_STATE", "/var/tmp/noether-images")
-    parser.add_argument("--state", type=Path, default=Path(default), help=f"folder for all that it writes ({default})")
+    parser.add_argument("--state", type=Path, default=Path(default), help=f"folder for all written files ({default})")
     parser.add_argument("--flavour", default="cu130", help="torch build: cu130, cu126, … or cpu (cu130)")
-    parser.add_argument("--local", action="store_true", help="make base and wheels here even if an engine is running")
+    parser.add_argument("--local", action="store_true", help="make base and wheels here, even if an engine is running")
     parser.add_argument("--no-cache", action="store_true", help="rebuild every layer")
     names = ("all", "engine", "base", "wheels", "build", "apptainer", "sif", "arguments", "env", "check", "clean")
     parser.add_argument("command", choices=names, metavar="COMMAND")

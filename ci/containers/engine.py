@@ -1,6 +1,6 @@
 """Find the machine's running container engine, or start a private one from Debian's packages.
 
-The private engine has its own networks, and its socket and data in the state folder, apart from any other engine.
+The private engine is separate from any other engine: it has its own networks, and its files are in the state folder.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ from pathlib import Path
 from containers import firewall
 from containers.shell import ImagesError, Places, answers, call, install_packages, mounts_under
 
-# Debian's client matches Debian's daemon and needs no plugin to build.
+# Debian's client, which matches Debian's daemon and builds without a plugin.
 CLIENT = "/usr/bin/docker"
 PACKAGES = {CLIENT: "docker.io", "/usr/sbin/dockerd": "docker.io", "/usr/sbin/iptables": "iptables"}
 START_LIMIT_S = 60
 RULES = "firewall-before"
-"""The file in the state folder with the firewall rules from before the private engine started."""
+"""The file in the state folder that records the firewall rules before the private engine starts."""
 STOP_LIMIT_S = 30
 # A private address range that hosts and clusters seldom use.
 OWN_NETWORKS = ("10.213.",)
@@ -28,7 +28,7 @@ NETWORKS = ("--bip=10.213.0.1/24", "--default-address-pool=base=10.213.128.0/17,
 
 
 def docker(places: Places) -> tuple[str, dict[str, str]]:
-    """Return the client and its environment for the private engine if it runs, or else for the machine's engine.
+    """Return the client program, and its variables for the private engine if that runs, else for the machine's engine.
 
     Raises:
         ImagesError: no engine is running.
@@ -43,7 +43,7 @@ def docker(places: Places) -> tuple[str, dict[str, str]]:
 
 
 def obstacles() -> list[str]:
-    """Return the reasons why a private engine cannot start here; empty if there are none."""
+    """Return the reasons why a private engine cannot start here; the list is empty if it can."""
     if os.uname().sysname != "Linux":
         return [f"containers need Linux, this is {os.uname().sysname}"]
     if os.geteuid():
@@ -117,7 +117,7 @@ def _daemon(places: Places) -> int | None:
 
 
 def _sweep(places: Places) -> None:
-    """Kill the processes left by a killed daemon (containerd, its shims) and unmount its folders."""
+    """Kill the processes that a killed daemon has left (containerd and its shims), and unmount its folders."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (folder / "cmdline").read_bytes().split(b"\0")
@@ -130,7 +130,7 @@ def _sweep(places: Places) -> None:
     shutil.rmtree(places.run, ignore_errors=True)
     if not answers("ip", "link", "show", "docker0"):
         return
-    # The bridge is the private engine's only if it has its address.
+    # A bridge with this address belongs to the private engine.
     if "10.213.0.1" in call("ip", "-o", "address", "show", "docker0"):
         answers("ip", "link", "delete", "docker0")
 

@@ -1,7 +1,7 @@
-"""Remove the iptables rules that dockerd has added once the private engine stops.
+"""Remove the iptables rules that the private engine's dockerd has added, when the engine stops.
 
-dockerd leaves behind its chains, the rules that jump to them and FORWARD's policy DROP. Rules from before the private
-engine started are not touched, so that another engine on the machine keeps its rules.
+dockerd leaves behind its chains, the rules that jump to these chains, and FORWARD's policy DROP. Rules that existed
+before the private engine started are kept, because another engine on the machine may need them.
 """
 
 import contextlib
@@ -14,42 +14,42 @@ from containers.shell import ImagesError, call
 IPTABLES = "/usr/sbin/iptables"
 TABLES = ("filter", "nat")
 DOCKER_CHAIN = re.compile(r"\bDOCKER(-\S+)?(?=\s|$)")
-# docker's interfaces: its default bridge, and the bridges of its networks.
+# Matches docker's interfaces: the default bridge and the bridges of other networks.
 DOCKER_BRIDGE = re.compile(r"\b(docker0|br-[0-9a-f]{12})\b")
 
 
 def remember(record: Path) -> None:
-    """Save the current rules to `record`, unless an earlier start has."""
+    """Save the current rules to the file `record`, unless it exists already."""
     if not record.exists():
         record.write_text("\n".join(f"{table} {line}" for table in TABLES for line in _rules(table)) + "\n")
 
 
 def restore(record: Path, networks: Sequence[str]) -> None:
-    """Undo what dockerd has changed since `remember`; `networks` are prefixes of the private engine's addresses."""
+    """Undo dockerd's changes since `remember`; `networks` are the prefixes of the private engine's addresses."""
     if not record.exists():
         return
     before = record.read_text().splitlines()
     for table in TABLES:
         known = {line.partition(" ")[2] for line in before if line.startswith(f"{table} ")}
         for words in undoing(known, _rules(table), networks):
-            with contextlib.suppress(ImagesError):  # Already gone: a container's rule is removed with it.
+            with contextlib.suppress(ImagesError):  # A container's rule is already gone with the container.
                 call(IPTABLES, "-t", table, *words)
     record.unlink()
 
 
 def undoing(before: set[str], now: Sequence[str], networks: Sequence[str]) -> list[list[str]]:
-    """Return iptables arguments that undo docker's changes between `before` and `now`.
+    """Return the arguments of the iptables calls that undo docker's changes between `before` and `now`.
 
     Args:
-        before: lines of `iptables -S` from before dockerd started.
+        before: the lines of `iptables -S` before dockerd started.
         now: the current lines of `iptables -S`, in order.
-        networks: address prefixes of the private engine's networks.
+        networks: the address prefixes of the private engine's networks.
     """
     new = [line for line in now if line not in before]
     rules = [line for line in new if line.startswith("-A ") and _is_docker_s(line, networks)]
     chains = [line.split()[1] for line in new if line.startswith("-N ") and DOCKER_CHAIN.search(line)]
     policies = [line.split() for line in before if line.startswith("-P ") and line not in now]
-    # Delete rules first, because a chain that a rule jumps to cannot be removed.
+    # Rules come first, because iptables cannot remove a chain to which a rule jumps.
     deleted = [["-D", *line.split()[1:]] for line in rules]
     return [*deleted, *(["-F", chain] for chain in chains), *(["-X", chain] for chain in chains), *policies]
 

@@ -1,4 +1,4 @@
-"""Run commands, time steps, install packages, and name the paths in the state folder."""
+"""Helpers of all steps: run commands, time steps, install packages, and name the paths in the state folder."""
 
 import os
 import shutil
@@ -14,12 +14,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class ImagesError(Exception):
-    """An error to report without a traceback: something cannot be done here."""
+    """A step cannot be done here; the error is reported without a traceback."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """The state folder, which holds everything that is written, and the paths in it."""
+    """The state folder, to which all steps write, and the paths in it."""
 
     state: Path
 
@@ -43,10 +43,10 @@ def call(
     limit_s: float = 600,
     cwd: Path | None = None,
 ) -> str:
-    """Run a command and return its output; also append the command and its output to `log`, if given.
+    """Run a command and return its output; with `log`, also append the command and its output to this file.
 
     Raises:
-        ImagesError: it cannot be started, failed (the message has the end of its output) or timed out.
+        ImagesError: the command cannot be started, fails (the message has the end of its output), or times out.
     """
     words = [str(word) for word in command]
     try:
@@ -83,7 +83,7 @@ def answers(*command: str | Path, environ: dict[str, str] | None = None, limit_s
 
 @contextmanager
 def step(places: Places, name: str) -> Iterator[None]:
-    """Report how long a step took, on standard error and in the table of times."""
+    """Time a step; append its seconds to the table of times and print them on standard error."""
     print(f"images: {name} …", file=sys.stderr, flush=True)
     started = time.monotonic()
     yield
@@ -98,12 +98,12 @@ def install_packages(packages: dict[str, str]) -> None:
     """Install the Debian packages whose commands or files are missing.
 
     Args:
-        packages: package names, keyed by a command or an absolute path whose presence shows the package.
+        packages: the name of each package, keyed by a command or an absolute path that exists if it is installed.
     """
     missing = sorted({package for what, package in packages.items() if not is_here(what)})
     if not missing:
         return
-    # SYSTEMD_OFFLINE: do not start the packages' services on a machine that runs systemd.
+    # SYSTEMD_OFFLINE prevents systemd from starting the services of the packages.
     environ = {"DEBIAN_FRONTEND": "noninteractive", "SYSTEMD_OFFLINE": "1"}
     apt = ("apt-get", "-qq", "-oDPkg::Lock::Timeout=300")
     get = (*apt, "install", "-y", "--no-install-recommends", *missing)
@@ -113,11 +113,11 @@ def install_packages(packages: dict[str, str]) -> None:
 
 
 def is_here(what: str) -> bool:
-    """Return whether a command is on the PATH or, for an absolute path, whether the file exists."""
+    """Return whether a command is on the PATH or, if `what` is an absolute path, whether it exists."""
     return Path(what).exists() if what.startswith("/") else shutil.which(what) is not None
 
 
 def mounts_under(folder: Path) -> Sequence[str]:
-    """Return the mount points under a folder, the deepest first."""
+    """Return the mount points under a folder, ordered from the deepest up."""
     points = (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
     return sorted((point for point in points if Path(point).is_relative_to(folder)), reverse=True)

@@ -1,10 +1,10 @@
-"""Remove parts of the image's packages that the image cannot use; run by the Dockerfile.
+"""Remove parts of the installed packages that the image cannot use; the Dockerfile runs this script.
 
     slim_packages.py SITE_PACKAGES
 
-VTK's rendering modules need OpenGL or X11, which the image lacks: there they crash with a segmentation fault. They are
-removed, with the libraries that no other module links to. Symbol tables, which only debuggers use, are stripped; the
-dynamic symbols needed for linking stay. Needs readelf and strip (binutils).
+VTK's rendering modules need OpenGL or X11; without them, as in the image, they crash with a segmentation fault. These
+modules are removed, with the libraries that no other module links to. Symbol tables, which only debuggers use, are
+stripped; the dynamic symbols stay, because linking needs them. Needs readelf and strip (binutils).
 """
 
 import re
@@ -16,12 +16,12 @@ DRAWS = re.compile(
     r"vtk(Accelerators|Charts|Domains|Geovis|IOExport|IOFDS|IOImport|IOInfovis|ImagingOpenGL2|Infovis|Interaction"
     r"|PythonContext2D|Rendering|SerializationManager|Testing|Views|Web)"
 )
-"""Matches the names of VTK's modules for rendering, graphs, VTK-m and the web."""
+"""A pattern for the names of VTK's modules for rendering, graphs, VTK-m and the web."""
 STRIPPED = ("vtkmodules/*.so", "torch/lib/libtorch_cpu.so", "torch/lib/libtorch_python.so")
 
 
 def remove_drawing(packages: Path) -> None:
-    """Remove VTK's rendering modules, and the libraries that no other VTK module needs."""
+    """Remove VTK's rendering modules, and the libraries that none of the remaining modules needs."""
     folder = packages / "vtkmodules"
     libraries = {path.name: path for path in folder.glob("*.so")}
     kept: set[str] = set()
@@ -40,7 +40,7 @@ def remove_drawing(packages: Path) -> None:
 
 
 def needed_by(library: Path) -> list[str]:
-    """Return the names of the libraries that a library is linked with."""
+    """Return the names of the libraries to which a library is linked."""
     shown = subprocess.run(["readelf", "--dynamic", library], check=True, capture_output=True, text=True).stdout
     return re.findall(r"\(NEEDED\).*\[(.+)\]", shown)
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Solve heat conduction in boards with a chip by finite volumes, in mm and °C: make_cases.py --cases 60 [OUT].
 
-Needs Python with NumPy, SciPy and pyvista. A stream of air cools both sides of a board; the chip on it heats the
-rectangle under it. Case 1 is OUT/DP 1/board.vtr, and so on; all parameters are in one table, as a spreadsheet with
-decimal commas would write it.
+Needs Python with NumPy, SciPy and pyvista. Air cools both sides of a board, and a chip heats the part of the board
+under it. The cases are OUT/DP 1/board.vtr, OUT/DP 2/board.vtr etc. The table OUT/design points.csv has the parameters
+of all cases, written as by a spreadsheet with decimal commas.
 """
 
 import argparse
@@ -30,12 +30,12 @@ RANGES = {
     "Film coefficient [W/(m²·K)]": (20.0, 80.0),
     "Ambient (°C)": (15.0, 45.0),
 }
-"""The lowest and highest value of each parameter; the chip's position as fractions of length and width."""
+"""The lowest and highest value of each parameter; for Chip x and Chip y, as fractions of length and width."""
 
 
 @dataclass(frozen=True)
 class Board:
-    """The parameters of one case in the units of `RANGES`, but the chip's position in mm."""
+    """The parameters of one case, in the units that the keys of `RANGES` name."""
 
     length: float
     width: float
@@ -50,7 +50,7 @@ class Board:
 
 
 def draw_boards(count: int, seed: int) -> list[Board]:
-    """Return the first `count` boards of a Sobol sequence; a higher count keeps the earlier boards."""
+    """Return the first `count` boards of a Sobol sequence; more boards begin with the same ones."""
     power_of_two = 1 << (count - 1).bit_length()
     drawn = qmc.scale(qmc.Sobol(len(RANGES), seed=seed).random(power_of_two), *zip(*RANGES.values(), strict=True))
     drawn[:, 3] *= drawn[:, 0]
@@ -61,8 +61,8 @@ def draw_boards(count: int, seed: int) -> list[Board]:
 def solve(board: Board) -> tuple[pyvista.RectilinearGrid, float]:
     """Return the mesh with temperature (°C) and heat flux (W/m²) at its cells, and the highest temperature.
 
-    Central differences on a uniform grid. Heat leaves through top and bottom by Newton's law of cooling. The chip's
-    heat is divided by the area of each cell that it covers, so the solution changes smoothly with its position.
+    The grid is uniform, with central differences. Heat leaves through top and bottom by Newton's law of cooling. Each
+    cell under the chip gets heat in proportion to its covered area, so the solution changes smoothly with the chip.
     """
     sides = np.array([board.length, board.width, board.thickness]) * 1e-3
     step, k = sides / CELLS, board.conductivity
@@ -77,7 +77,7 @@ def solve(board: Board) -> tuple[pyvista.RectilinearGrid, float]:
         columns += [other.ravel(), one.ravel()]
         values.append(np.full(2 * one.size, -conductance))
         np.add.at(diagonal.reshape(-1), np.concatenate([one.ravel(), other.ravel()]), conductance)
-    cooled = step[0] * step[1] / (1 / board.film + step[2] / (2 * k))  # film and half a cell, in series
+    cooled = step[0] * step[1] / (1 / board.film + step[2] / (2 * k))  # film and half a cell in series
     for side in (0, -1):
         diagonal[:, :, side] += cooled
         heat[:, :, side] += cooled * board.ambient
@@ -102,7 +102,7 @@ def solve(board: Board) -> tuple[pyvista.RectilinearGrid, float]:
 
 
 def main() -> int:
-    """Make all cases and their table."""
+    """Solve all cases, and write them and their table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", nargs="?", type=Path, default=Path("boards"), metavar="OUT", help="default: boards")
     parser.add_argument("--cases", type=int, default=60, help="number of cases (default 60)")

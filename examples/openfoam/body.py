@@ -1,4 +1,4 @@
-"""A parametric bluff body like Ahmed's: its parameters, their ranges, and its surface as STL."""
+"""A parametric bluff body like Ahmed's: its parameters with their ranges, and its surface as STL."""
 
 import math
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ RANGES: dict[str, tuple[float, float]] = {
     "ground_clearance": (0.04, 0.07),
     "wind_speed": (20.0, 40.0),
 }
-"""The lowest and highest value of each parameter: in m, except degrees for the slant angle and m/s for the wind."""
+"""The lowest and highest value of each parameter, in m; the slant angle is in degrees, the wind speed in m/s."""
 ARC_STEPS = 8  # straight segments per quarter circle of the rounded front
 
 
 @dataclass(frozen=True)
 class Body:
-    """The parameters of one case, in m, degrees and m/s."""
+    """The parameters of one case, in the units of RANGES."""
 
     length: float
     height: float
@@ -37,19 +37,19 @@ class Body:
 
     @property
     def frontal_area(self) -> float:
-        """The frontal area (m²) of the half body that is solved."""
+        """The frontal area (m²) of half the body, because only one half is solved."""
         return self.width * self.height / 2
 
 
 def draw_bodies(count: int, seed: int = 0) -> list[Body]:
-    """Draw bodies evenly over RANGES (scrambled Sobol sequence); a higher count keeps the earlier bodies."""
+    """Draw bodies evenly over RANGES by a scrambled Sobol sequence; more bodies begin with the same ones."""
     low, high = (np.array([bounds[side] for bounds in RANGES.values()]) for side in (0, 1))
     unit = qmc.Sobol(len(RANGES), seed=seed).random_base2(math.ceil(math.log2(max(count, 2))))[:count]
     return [Body(*(round(float(value), 6) for value in row)) for row in low + unit * (high - low)]
 
 
 def profile(body: Body) -> NDArray[np.float64]:
-    """Return the convex side view (N, 2) in (x, z), m, clockwise seen from -y: x along the wind, z up."""
+    """Return the corners (N, 2) of the convex side view in m, clockwise seen from -y; x is along the wind, z up."""
     radius, bottom, top = body.front_radius, body.ground_clearance, body.ground_clearance + body.height
     turn = np.linspace(0, np.pi / 2, ARC_STEPS + 1)
     slant = math.radians(body.slant_angle)

@@ -24,20 +24,20 @@ TEMPLATE = Path(__file__).parent / "case"
 MESHING = (("blockMesh",), ("surfaceFeatureExtract",), ("snappyHexMesh", "-overwrite"))
 STEPS = (*MESHING, ("potentialFoam",), ("simpleFoam",))
 DEBIAN_PROJECT = "/usr/share/openfoam"
-DENSITY, VISCOSITY = 1.225, 1.5e-5  # kg/m³ and m²/s: air at 15 °C
-TURBULENCE_INTENSITY, TURBULENCE_LENGTH = 0.01, 0.1  # 1 and m
-# Refinement levels of 0.1 m cells: at the body's surface, in the box around body and wake, and in its inner box.
+DENSITY, VISCOSITY = 1.225, 1.5e-5  # of air at 15 °C, in kg/m³ and m²/s
+TURBULENCE_INTENSITY, TURBULENCE_LENGTH = 0.01, 0.1  # without unit, and in m
+# How often cells of 0.1 m are halved: at the body's surface, in the box around body and wake, and in its inner box.
 MESHES = {"tiny": (2, 0, 1), "coarse": (3, 1, 2), "fine": (4, 2, 3)}
-STEADY_SPREAD = 0.02  # default limit of drag's range over the last hundred iterations, as a share of its mean
+STEADY_SPREAD = 0.02  # by default, drag may vary by this share of its mean over the last hundred iterations
 KEPT = ("parameters.json", "postProcessing", "constant", "system")
 
 
 class CaseFailed(Exception):
-    """A step of a case failed, or its drag has not settled."""
+    """A step of a case has failed, or the drag has not settled."""
 
 
 def case_values(body: Body, mesh: str, iterations: int) -> dict[str, str]:
-    """Return the values that the case's dictionaries include: the body's, the mesh's and those derived from them."""
+    """Return the values that the dictionaries of a case include: of the body, of the mesh, and derived values."""
     inlet_k = 1.5 * (TURBULENCE_INTENSITY * body.wind_speed) ** 2
     surface, near, close = MESHES[mesh]
     numbers = {
@@ -58,7 +58,7 @@ def case_values(body: Body, mesh: str, iterations: int) -> dict[str, str]:
 
 
 def write_case(folder: Path, body: Body, mesh: str, iterations: int) -> None:
-    """Write the case: the template, the values that it includes, the body's surface and its parameters."""
+    """Write the files of a case: the template, the values that it includes, and the body's surface and parameters."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(TEMPLATE, folder)
     lines = (f"{name} {value};" for name, value in case_values(body, mesh, iterations).items())
@@ -70,7 +70,7 @@ def write_case(folder: Path, body: Body, mesh: str, iterations: int) -> None:
 
 
 def run_case(folder: Path) -> None:
-    """Run every step in the folder, each with its own log; raise CaseFailed if one fails."""
+    """Run all steps in the folder, with a log for each step; raise CaseFailed if a step fails."""
     environment = dict(os.environ)
     if "WM_PROJECT_DIR" not in environment and Path(DEBIAN_PROJECT).is_dir():
         environment["WM_PROJECT_DIR"] = DEBIAN_PROJECT
@@ -88,7 +88,7 @@ def _last_line(log: Path) -> str:
 
 
 def check_settled(folder: Path, allowed: float) -> float:
-    """Return the drag coefficient; raise CaseFailed if it is NaN or still varies by more than is allowed."""
+    """Return the drag coefficient; raise CaseFailed if it is NaN, or varies by more than the share `allowed`."""
     lines = (folder / "postProcessing/forceCoeffs/0/coefficient.dat").read_text().splitlines()
     drag = [float(line.split()[1]) for line in lines if line.strip() and not line.startswith("#")][-100:]
     mean = sum(drag) / len(drag)
@@ -99,7 +99,7 @@ def check_settled(folder: Path, allowed: float) -> float:
 
 
 def keep_results(folder: Path, iterations: int) -> None:
-    """Delete files that are not needed afterwards: initial fields, logs, and intermediate files of the mesh."""
+    """Delete the files that nobody needs afterwards: initial fields, logs, and intermediate files of the mesh."""
     kept = {*KEPT, str(iterations)}
     for path in folder.iterdir():
         if path.name not in kept:
@@ -114,7 +114,7 @@ def keep_results(folder: Path, iterations: int) -> None:
 
 
 def make_case(out: Path, name: str, body: Body, wanted: argparse.Namespace) -> str:
-    """Make one case with the command line's options; return a line about it."""
+    """Make one case with the options of the command line; return a line that describes it."""
     began, making = time.monotonic(), out / ".making" / name
     try:
         write_case(making, body, wanted.mesh, wanted.iterations)
@@ -133,14 +133,14 @@ def make_case(out: Path, name: str, body: Body, wanted: argparse.Namespace) -> s
 
 
 def main() -> int:
-    """Make the missing cases; return 1 if a case is still missing afterwards."""
+    """Make the missing cases; return 1 if any of them could not be made."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", nargs="?", type=Path, default=Path("cases"), metavar="OUT", help="default: cases")
     parser.add_argument("--cases", type=int, default=200, help="number of cases (default 200)")
     parser.add_argument("--jobs", type=int, default=1, help="number of cases in parallel (default 1)")
-    parser.add_argument("--mesh", choices=MESHES, default="coarse", help="tiny for tests, coarse, fine")
+    parser.add_argument("--mesh", choices=MESHES, default="coarse", help="tiny (for tests), coarse or fine")
     parser.add_argument("--iterations", type=int, default=300, help="iterations of the solver (default 300)")
-    parser.add_argument("--spread", type=float, default=STEADY_SPREAD, help="allowed variation of drag (0.02)")
+    parser.add_argument("--spread", type=float, default=STEADY_SPREAD, help="allowed variation of drag (default 0.02)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the parameters")
     parser.add_argument("--retry", action="store_true", help="retry failed cases")
     wanted = parser.parse_args()

@@ -2,10 +2,10 @@
 """Train four models on solved cases and compare them: study.py CASES OUT --jobs 2.
 
 Prepares CASES with the built-in map (75 % for training, 10 % for validation, 15 % for testing) and trains UPT, AB-UPT,
-Transformer and Transolver with three seeds each. On twenty cases it also compares fine-tuning from weights trained on
-the built-in cars with training from scratch. OUT/figures.json, OUT/table.md and the pictures in OUT/pictures are
-updated after each run. A run uses one thread, so set `--jobs` to the number of cores. The command can be stopped and
-restarted at any time: finished runs are kept, and a stopped run resumes from its last checkpoint.
+Transformer and Transolver with three seeds each. Also trains a UPT on twenty cases, from scratch and from weights that
+were trained on the built-in cars. OUT/figures.json, OUT/table.md and the pictures in OUT/pictures are updated after
+each run. A run uses one thread, so set `--jobs` to the number of cores. The command can be stopped and restarted at any
+time: finished runs are kept, and a stopped run resumes from its last checkpoint.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from study_pictures import draw_pictures
 
 from noether.common.atomic_write import write_whole
 
-STOPPED = 75  # exit code of a run that saved everything and can be resumed
+STOPPED = 75  # the exit code of a run that was stopped and can be resumed
 FEW = 20  # cases to fine-tune on
-# Updates of four cases that take about 200 s on one core (2.1 GHz, AMX), at 0.1, 0.17, 0.22 and 0.15 s per update.
+# An update has four cases. So many take about 200 s on one core (2.1 GHz, AMX), at 0.1, 0.17, 0.22 and 0.15 s each.
 UPDATES = {"upt": 2000, "ab_upt": 1200, "transformer": 900, "transolver": 1300}
 FEW_UPDATES = 600
 UNKNOWN = {"cpu": 0.0, "wall": 0.0}
@@ -47,17 +47,17 @@ ALONE = ("accelerator=cpu", "devices=1", "num_workers=0", "resume=auto")
 
 @dataclass(frozen=True)
 class Run:
-    """A run of the study: its name, its row in the table, and its settings for `noether train`."""
+    """A run of the study: its name, its row in the table (`group`), its seed, and its settings (`words`)."""
 
     name: str
     group: str
     seed: int
     words: tuple[str, ...]
-    after: str | None = None  # the run whose weights it starts from
+    after: str | None = None  # the name of the run from whose weights this run starts
 
 
 class Study:
-    """The runs of a study in a folder, which of them are finished, and their cost."""
+    """A study in a folder: makes its runs, and records which runs are finished and what each has cost."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.out = options, options.out
@@ -70,15 +70,15 @@ class Study:
         return self.out / "runs" / name
 
     def finished(self, name: str) -> bool:
-        """Return whether a run has a result."""
+        """Return whether a run is finished."""
         return (self.folder(name) / "result.json").is_file()
 
     def prepare(self) -> None:
-        """Prepare the cases unless they are prepared; cases solved later are not added."""
+        """Prepare the cases, unless this was done already; cases that are solved later are not added."""
         if not (self.prepared / "dataset.json").is_file():
             words = ["data", "prepare", str(self.options.cases), str(self.prepared), "--map", self.options.map]
             if self.call("prepare", [*words, "--skip-broken"]):
-                raise SystemExit(f"the cases could not be prepared: {self.out / 'logs/prepare.log'}")
+                raise SystemExit(f"the cases could not be prepared; see {self.out / 'logs/prepare.log'}")
         if not (self.few / "dataset.json").is_file():
             about = json.loads((self.prepared / "dataset.json").read_text())
             about["splits"]["train"] = about["splits"]["train"][: self.options.few]
@@ -88,7 +88,7 @@ class Study:
             (self.few / "dataset.json").write_text(json.dumps(about, indent=1))
 
     def runs(self) -> list[Run]:
-        """Return the runs, with the first seed of every model first."""
+        """Return the runs in order: those with the first seed of every model come first."""
         models = [
             self._run(f"{model}-{seed}", model, seed, self.prepared, UPDATES[model])
             for seed in range(self.options.seeds)
@@ -96,7 +96,7 @@ class Study:
         ]
         if not self.options.few:
             return models
-        # This is the run of `make train`, on one core; it creates its data in `noether train`'s usual place.
+        # This run is that of `make train`, on one core; its data are generated in the default folder.
         cars = Run("cars", "cars", 0, (*ALONE, "model=upt_small", "seed=0", *self._shortened(2412, 8)))
         tuned = []
         for seed in range(self.options.seeds):
@@ -124,7 +124,7 @@ class Study:
         )
 
     def train(self, run: Run) -> str:
-        """Train one run to its end; return a line about it."""
+        """Train one run to its end; return a line that describes it."""
         if self.stop.is_set():
             return f"{run.name}: not started"
         words = ["train", *run.words, f"output_path={self.out / 'runs'}", f"run_id={run.name}"]
@@ -137,12 +137,12 @@ class Study:
         return f"{run.name}: {gather_run(self.folder(run.name), cost)['words']}"
 
     def call(self, name: str, words: list[str]) -> int:
-        """Run `noether` with one thread and a log, and add its cost to OUT/costs.json; return its exit code."""
+        """Run `noether` with one thread, log its output, and add its cost to OUT/costs.json; return its exit code."""
         log, began = self.out / "logs" / f"{name}.log", time.monotonic()
         log.parent.mkdir(exist_ok=True)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         with log.open("ab") as file:
-            # Its own session, so that Ctrl-C reaches only this process, which passes it on once.
+            # The child has its own session, so that Ctrl-C reaches only this process, which passes it on once.
             child = subprocess.Popen([sys.executable, "-m", "noether", *words], stdout=file, stderr=subprocess.STDOUT,
                                      env=environment, start_new_session=True)  # fmt: skip
             self.children.add(child.pid)
@@ -160,7 +160,7 @@ class Study:
         return child.returncode
 
     def costs(self) -> dict[str, dict[str, float]]:
-        """Return each run's CPU and wall seconds, summed over its attempts."""
+        """Return the CPU and wall seconds of each run, summed over the attempts of the run."""
         path = self.out / "costs.json"
         return dict(json.loads(path.read_text())) if path.is_file() else {}
 
@@ -180,14 +180,14 @@ class Study:
                 draw_pictures(self.out / "runs", figures, self.out / "pictures")
 
     def end(self, number: int, frame: object) -> None:
-        """Handle a signal: let every run save and stop."""
+        """Handle a signal by stopping every run, after it has saved."""
         self.stop.set()
         for child in list(self.children):
             os.kill(child, signal.SIGTERM)
 
 
 def main() -> int:
-    """Make the unfinished runs; return 75 if the study was stopped, 1 if a run failed."""
+    """Train the unfinished runs; return 75 if the study was stopped, 1 if a run failed, else 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", type=Path, metavar="CASES", help="the folder of cases from make_cases.py")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder for the prepared cases, runs and figures")
@@ -199,7 +199,7 @@ def main() -> int:
     parser.add_argument(
         "--few", type=int, default=FEW, help=f"number of cases for fine-tuning (default {FEW}; 0: none)"
     )
-    parser.add_argument("--length", type=float, default=1.0, help="share of each run's updates to make, for a trial")
+    parser.add_argument("--length", type=float, default=1.0, help="share of each run's updates to make (for a trial)")
     options = parser.parse_intermixed_args()
     options.out.mkdir(parents=True, exist_ok=True)
     study = Study(options)
@@ -210,7 +210,7 @@ def main() -> int:
     to_make = [run for run in runs if not study.finished(run.name)]
     print(f"{options.out}: {len(runs) - len(to_make)} of {len(runs)} runs are finished", flush=True)
     failed = False
-    # Runs that start from another run's weights come after all other runs.
+    # Runs that start from the weights of another run come last.
     for part in ([run for run in to_make if run.after is None], [run for run in to_make if run.after is not None]):
         with ThreadPoolExecutor(options.jobs) as pool:
             for job in as_completed([pool.submit(study.train, run) for run in part]):

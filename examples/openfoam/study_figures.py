@@ -1,4 +1,4 @@
-"""Compute the figures of a study: each run's results, their means over the seeds, and a Markdown table."""
+"""Compute the figures of a study: the results of each run, and a Markdown table of their means over the seeds."""
 
 import json
 import os
@@ -35,7 +35,7 @@ Found = Mapping[str, Mapping[str, Any]]
 
 
 def gather_run(folder: Path, cost: Mapping[str, float]) -> dict[str, Any]:
-    """Return a run's figures: relative L2 per field, R² per scalar, the same of the baselines, cost, a summary."""
+    """Return a run's figures: relative L2 per field and R² per scalar (also of its baselines), cost, and a summary."""
     result = json.loads((folder / "result.json").read_text())
     fields, scalars = _errors_of(result["metrics"]), _scores_of(result["metrics"])
     baselines = {
@@ -76,7 +76,7 @@ def write_figures(out: Path, about: Mapping[str, Any], runs: Found) -> dict[str,
 
 
 def best_group(figures: Mapping[str, Any]) -> str:
-    """Return the model with the lowest mean error of the first field, of those trained on all cases."""
+    """Return the model, among those trained on all cases, with the lowest mean error of the first field."""
     errors: dict[str, list[float]] = {}
     for run in figures["runs"].values():
         if not run["group"].startswith("few-"):
@@ -85,7 +85,7 @@ def best_group(figures: Mapping[str, Any]) -> str:
 
 
 def table(figures: Mapping[str, Any]) -> str:
-    """Return a Markdown table with a row per model and baseline: mean ± standard deviation over the seeds."""
+    """Return a Markdown table with a row per model and baseline; a cell is mean ± standard deviation over the seeds."""
     runs = figures["runs"]
     groups = {group: [run for run in runs.values() if run["group"] == group] for group in GROUPS}
     fields = [name for name in FIELDS if any(name in run["fields"] for run in runs.values())]

@@ -1,4 +1,4 @@
-"""Draw the pictures of a study: predicted and true fields on the body and in the wake, and coefficients."""
+"""Draw the pictures of a study, with predicted and true values: fields on the body and in the wake, coefficients."""
 
 import json
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from study_figures import GROUPS, best_group
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-VIEW = np.array([0.75, 0.45, -0.5])  # view from the side, above and the front; axes: across, up, along the wind
-PIXELS = 240  # width of the wake's picture, along the wind
+VIEW = np.array([0.75, 0.45, -0.5])  # towards the observer, on the axes across the wind, up, and along the wind
+PIXELS = 240  # width of the picture of the wake, along the wind
 SHARED = {"constrained_layout": True, "dpi": 110}
 
 
@@ -48,7 +48,7 @@ def _case(arrays: Mapping[str, np.ndarray], number: int) -> dict[str, dict[str, 
 
 
 def draw_coefficients(arrays: Mapping[str, np.ndarray], model: str, path: Path) -> None:
-    """Draw predicted against solved drag and lift coefficients of all test cases."""
+    """Draw the predicted over the solved drag and lift coefficients of all test cases."""
     figure, axes = pyplot.subplots(1, 2, figsize=(8, 3.8), **SHARED)
     for axis, what in zip(axes, ("drag", "lift"), strict=True):
         ways = {"integrated from the fields": f"{what}_of_the_fields", "predicted directly": f"{what}_coefficient"}
@@ -69,7 +69,7 @@ def draw_coefficients(arrays: Mapping[str, np.ndarray], model: str, path: Path) 
 
 
 def draw_surface(case: Mapping[str, Mapping[str, np.ndarray]], title: str, path: Path) -> None:
-    """Draw surface pressure and the magnitude of wall shear stress: truth, prediction and error of each cell."""
+    """Draw truth, prediction and error of the surface pressure, and of the magnitude of the wall shear stress."""
     figure, axes = pyplot.subplots(2, 3, figsize=(12, 5), **SHARED)
     for row, (field, label) in zip(
         axes, (("surface_pressure", "pressure, Pa"), ("surface_wall_shear", "wall shear stress, Pa")), strict=True
@@ -90,14 +90,14 @@ def draw_surface(case: Mapping[str, Mapping[str, np.ndarray]], title: str, path:
 
 
 def _screen() -> tuple[np.ndarray, np.ndarray]:
-    """Return the picture's right and up directions, each (3,), for an observer looking along -VIEW."""
+    """Return the directions (3,) that an observer who looks along -VIEW sees as right and as up."""
     right = np.cross([0.0, 1.0, 0.0], VIEW)
     up = np.cross(VIEW, right)
     return -right / -np.linalg.norm(right), up / np.linalg.norm(up)
 
 
 def _columns(own: Mapping[str, np.ndarray], rows: np.ndarray) -> list[tuple[str, np.ndarray, tuple[float, float], str]]:
-    """Return truth, prediction and error (for vectors, the magnitudes), each with its limits and colours."""
+    """Return truth, prediction and error, each with its limits and colours; vectors become their magnitudes."""
     truth, predicted = (_size(own[side][rows]) for side in ("truth", "prediction"))
     error = _size((own["prediction"] - own["truth"])[rows])
     low, high = (float(value) for value in np.quantile(truth, (0.005, 0.995)))
@@ -115,12 +115,12 @@ def _size(values: np.ndarray) -> np.ndarray:
 
 
 def draw_wake(case: Mapping[str, Mapping[str, np.ndarray]], title: str, path: Path) -> None:
-    """Draw velocity along the wind and pressure in the symmetry plane, around and behind the body."""
+    """Draw the symmetry plane around and behind the body: the velocity along the wind, and the pressure."""
     body = case["surface_pressure"]["points"]
     low, high = body[:, 2].min() - 0.4, body[:, 2].max() + 1.2
     along, up = np.linspace(low, high, PIXELS), np.linspace(0.0, 0.7, round(PIXELS * 0.7 / (high - low)))
     grid = np.stack(np.meshgrid(along, up), axis=-1).reshape(-1, 2)
-    # Show the cells nearest to the plane, whose centres are half a cell away from it.
+    # A pixel shows the cell whose centre is nearest; no centre is on the plane itself.
     pixels = np.c_[np.full(len(grid), 0.0), grid[:, 1], grid[:, 0]]
     outline = body[:, [2, 1]][ConvexHull(body[:, [2, 1]]).vertices]
     figure, axes = pyplot.subplots(2, 3, figsize=(13, 4.2), **SHARED)

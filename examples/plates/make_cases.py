@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Solve plates with a hole with CalculiX, as VTU files in mm, N and MPa: make_cases.py --cases 86 --jobs 2 [OUT].
+"""Make VTU files of plates with a hole, solved by CalculiX in mm, N and MPa: make_cases.py --cases 86 --jobs 2 [OUT].
 
 Needs gmsh and ccx on the PATH (Debian: apt-get install gmsh calculix-ccx), and `pip install ccx2paraview`. Each case is
 made in OUT/.making and renamed to OUT/plate_0000 (etc.) once complete, so the command can be stopped and restarted.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from scipy.stats import qmc
 
-YOUNGS_MODULUS, POISSON_RATIO = 210_000.0, 0.3  # MPa and 1: steel
+YOUNGS_MODULUS, POISSON_RATIO = 210_000.0, 0.3  # of steel, in MPa and without unit
 RANGES = {
     "length [mm]": (110.0, 160.0),
     "width [mm]": (45.0, 70.0),
@@ -29,7 +29,7 @@ RANGES = {
     "stretch [mm]": (0.02, 0.1),
     "shear [mm]": (-0.1, 0.1),
 }
-"""The range of each parameter; the hole's position is a fraction of length and width, its radius of the width."""
+"""The range of each parameter; hole_x is a fraction of the length, hole_y and hole_radius of the width."""
 CONVERTING = threading.Lock()
 """Held during a conversion: ccx2paraview keeps a mesh's node numbers in a global, so two at once would mix plates."""
 
@@ -48,7 +48,7 @@ class Plate:
     shear: float
 
     def table(self) -> dict[str, float]:
-        """Return the parameters, keyed by their names with units as in parameters.json."""
+        """Return the parameters, keyed by the names with units of parameters.json."""
         return dict(zip(RANGES, asdict(self).values(), strict=True))
 
 
@@ -57,7 +57,7 @@ class CaseFailed(Exception):
 
 
 def draw_plates(count: int, seed: int) -> list[Plate]:
-    """Return the first `count` plates of a Sobol sequence; a higher count keeps the earlier plates."""
+    """Return the first `count` plates of a Sobol sequence; more plates begin with the same ones."""
     drawn = qmc.scale(qmc.Sobol(len(RANGES), seed=seed).random(count), *zip(*RANGES.values(), strict=True))
     plates = (Plate(*map(float, row)) for row in drawn)
     return [
@@ -89,7 +89,7 @@ Mesh.SaveGroupsOfNodes = 1;
 
 
 def analysis(plate: Plate) -> str:
-    """Return CalculiX's input, which includes the mesh: clamped on the left, a moving rigid grip on the right."""
+    """Return CalculiX's input, which includes the mesh, a clamp on the left, and a moving rigid grip on the right."""
     return f"""
 *INCLUDE, INPUT=solid.inp
 *NODE, NSET=GRIP
@@ -120,7 +120,7 @@ RF
 
 
 def run(folder: Path, *command: str) -> None:
-    """Run a program in the folder, with a log; raise CaseFailed if it fails."""
+    """Run a program in the folder, and log its output there; raise CaseFailed if it fails."""
     log = folder / f"log.{command[0]}"
     with log.open("wb") as out:
         code = subprocess.run(command, cwd=folder, stdout=out, stderr=subprocess.STDOUT, timeout=600).returncode
@@ -147,7 +147,7 @@ def reaction(folder: Path) -> dict[str, float]:
 
 
 def make_case(out: Path, name: str, plate: Plate, size: float) -> str:
-    """Mesh and solve one case; return a line about it; raise CaseFailed if a program fails."""
+    """Mesh and solve one case; return a line that describes it. Raise CaseFailed if a program fails."""
     from ccx2paraview import Converter
 
     began, folder = time.monotonic(), out / ".making" / name

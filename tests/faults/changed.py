@@ -3,8 +3,8 @@
     python -m tests.faults.changed --cases 150 [--first 0] [--record FILE]
 
 In each case, a run is killed; then its data are changed. The next start must be refused with the error code of that
-change. With `accept_changes` the run must continue, if the changed data are intact. With the original data, it must end
-bit for bit like the undisturbed run.
+change. With `accept_changes`, the run must continue if the changed data are intact. With the original data, the run
+must end with the same bits as an undisturbed run.
 """
 
 import random
@@ -38,7 +38,7 @@ class DataRoom(Room):
         self.calm: Undisturbed = self.undisturbed(1)
 
     def _write(self) -> tuple[tuple[str, ...], Path]:
-        """Write the data; return the runs' further overrides and their settings file."""
+        """Write the data; return the additional overrides and the settings file of all runs."""
         tiny = TESTS / "tiny.yaml"
         if self.kind == "own":
             write_lines(self.intact)
@@ -53,7 +53,7 @@ class DataRoom(Room):
         source = self.intact.with_name("source")
         log, environ = source.with_name("prepare.log"), {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(source)}
 
-        def write() -> None:  # VTK starts threads, and a process that forks must not have any.
+        def write() -> None:  # Runs in a fork, because VTK starts threads, and this process must not have any to fork.
             from simulated_cases import MAP, write_cases
 
             write_cases(source, 6)
@@ -74,7 +74,7 @@ class DataRoom(Room):
         shutil.copytree(self.intact, self.data)
 
     def train(self, name: str, **changes) -> tuple[int | None, str]:
-        """Start a run; return its exit code, and the code of its refusal or else its whole output."""
+        """Start a run; return its exit code, and its error code if it was refused, else its whole output."""
         log = self.log(name)
         log.unlink(missing_ok=True)
         code = ended(victim.start(self.config_of(name, **changes), log, self.environ), LIMIT_S)
@@ -91,20 +91,20 @@ class DataRoom(Room):
         saved = newest_update(self.run_folder(name).checkpoints)
         change.make(self.data)
         story = f"{self.kind}: {way}: killed at operation {operation}, saved at update {saved}"
-        if saved:  # Else the next start is the first, which may train on any intact data.
+        if saved:  # A run that has saved nothing starts from scratch, on any intact data.
             found = self.train(name)
             if found != (2, change.code):
-                wrong.append(f"expected {change.code}, found {found}")
+                wrong.append(f"on the changed data: expected {change.code}, found {found}")
             shutil.copytree(self.run_folder(name).path, self.run_folder("accepted").path)
             code, said = self.train("accepted", accept_changes=("dataset",))
             if code != (0 if change.code == OTHER_DATA else 2) or NO_TRACEBACK in said:
-                wrong.append(f"accepted: {code}, {said}")
+                wrong.append(f"with accept_changes: unexpected exit code {code}\n{said}")
         self.put_back()
         code, said = self.train(name)
         if code != 0 or final_hashes(self.run_folder(name)) != self.calm.hashes:
-            wrong.append(f"with its own data: {code}, or other weights\n{said}")
+            wrong.append(f"on the original data: exit code {code}, or different weights\n{said}")
         elif history(self.run_folder(name)) != self.calm.rows:
-            wrong.append("with its own data: another history")
+            wrong.append("on the original data: different history")
         return story, wrong
 
 
@@ -119,7 +119,7 @@ class Scene:
 
     def __init__(self, folder: Path) -> None:
         import noether.training.start  # noqa: F401
-        import noether.training.train  # noqa: F401  Once, and not in every process that is started.
+        import noether.training.train  # noqa: F401  Imported once here, instead of in every fork.
 
         sys.path[:0] = [str(OWN), str(TESTS)]
         self.folder, self.rooms = folder, {}
@@ -134,4 +134,4 @@ class Scene:
 
 
 if __name__ == "__main__":
-    sys.exit(harness(__doc__, 150, lambda folder: Scene(folder).run_case, "changes, {failed} unsaid or tracebacks"))
+    sys.exit(harness(__doc__, 150, lambda folder: Scene(folder).run_case, "changes, {failed} unreported or tracebacks"))

@@ -2,10 +2,10 @@
 
     python -m tests.faults.damage --cases 1500 [--first 0] [--record FILE] [--only "copied|doubled"]
 
-A case is one file or folder of a run, one way to damage it, and the commands of its stage: a run killed midway, one
-stopped after saving everything, or a finished one. The case fails if a command ends in a traceback, or if the damage
-silently changes the weights, the history's rows or the metrics. With --record, each finished case adds a line to FILE,
-and a later call continues after the last one.
+A case damages one file or folder of a run in one way, then runs the commands. The run was killed midway, stopped after
+it had saved everything, or finished. The case fails if a command ends in a traceback, or if the damage changes the
+weights, the rows of the history or the metrics without a message. With --record, each finished case adds a line to
+FILE, and the next call skips the recorded cases.
 """
 
 import json
@@ -64,7 +64,7 @@ def _line(text: str) -> Callable[[bytes, random.Random], bytes]:
 
 
 def _lines(change: Callable[[list[bytes], int, int], object]) -> Callable[[bytes, random.Random], bytes]:
-    """Return a function that applies `change` to the list of lines and two random positions."""
+    """Return a function that changes a file by `change(lines, i, j)`; i and j are random indices of its lines."""
 
     def act(content: bytes, rng: random.Random) -> bytes:
         lines = content.splitlines(keepends=True) or [b""]
@@ -79,7 +79,7 @@ def _exchange(lines: list[bytes], one: int, other: int) -> None:
 
 
 def _value(text: str) -> Callable[[bytes, random.Random], bytes]:
-    """Return a function that replaces a value in `"key": VALUE` or `key: VALUE`; a file without values is replaced."""
+    """Return a function that replaces one value (after a colon) by `text`; if there is no value, the whole content."""
 
     def replace(content: bytes, rng: random.Random) -> bytes:
         places = [i for i in range(len(content)) if content[i : i + 2] == b": "]
@@ -93,7 +93,7 @@ def _value(text: str) -> Callable[[bytes, random.Random], bytes]:
 
 
 def _instead(make: Callable[[Path], object]) -> Callable[[Path, random.Random], None]:
-    """Return a function that removes the file and makes something else at its path."""
+    """Return a function that removes a file and calls `make` with its path."""
 
     def replace(path: Path, rng: random.Random) -> None:
         path.unlink()
@@ -165,12 +165,12 @@ class Case(NamedTuple):
 
 
 class Scene(CalmRoom):
-    """A test folder with a run in each stage."""
+    """A test folder with three runs: one killed midway, one stopped after saving, one finished."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "tracker.tensorboard=true")
         shutil.rmtree(self.run_folder("first").path)
-        provenance()  # Runs git only once.
+        provenance()  # Runs git once here; every fork has the cached result.
         self.stages = {name: folder / f"stage-{name}" for name in ("killed", "stopped", "done")}
         shutil.copytree(folder / "calm-1", self.stages["done"])
         self.start("stage-killed", 1, Blow(0, operation=int(self.calm.operations * 0.6)))[0].wait(120)
@@ -178,7 +178,7 @@ class Scene(CalmRoom):
         self.evaluated = {name: self.metrics(stage)[1] for name, stage in self.stages.items()}
 
     def _stop(self, name: str) -> None:
-        """Stop a run so that it saves everything; retry, because a fast run may end before the signal."""
+        """Stop a run midway, so that it saves everything; retry if it ends before the signal arrives."""
         for _ in range(20):
             shutil.rmtree(self.folder / name, ignore_errors=True)
             if self._stop_once(name, self.run_folder(name)):
@@ -231,30 +231,30 @@ class Scene(CalmRoom):
             code, metrics, said = self.metrics(run.path)
             self._judge("evaluate", code, said, wrong)
         if code == 0 and metrics != before and not any(name in said for name in names):
-            wrong.append(f"evaluate: other metrics, unsaid\n{said}")
+            wrong.append(f"evaluate: different metrics without a message\n{said}")
         for words in (["status", "--output-path", str(self.folder)], ["checkpoints", str(run.path), "--verify"],
                       ["report", str(run.path)], ["logs", str(run.path)]):  # fmt: skip
-            # Drawing a page takes seconds, and most damage is in files that it does not read.
+            # The report takes seconds to draw, and most damage is in files that it does not read.
             if words[0] == "report" and number % 8 and not case.file.startswith(("evaluation", "result", "metrics")):
                 continue
             code, said = self._run(words)
             self._judge(words[0], code, said, wrong)
             in_checkpoint = case.file.startswith("checkpoints/update-") and case.way not in FOLDER_WAYS
             if words[0] == "checkpoints" and code == 0 and in_checkpoint and not any(name in said for name in names):
-                wrong.append(f"checkpoints --verify: it is not named\n{said}")
+                wrong.append(f"checkpoints --verify: the damaged file is not named\n{said}")
         log = self.log("case")
         log.unlink(missing_ok=True)
-        code = ended(self.start("case", 1)[0], LIMIT_S)  # The command line would take as long as the run.
+        code = ended(self.start("case", 1)[0], LIMIT_S)  # A fork, because a new process would double the time.
         said = log.read_text(errors="replace")
         self._judge("train", code, said, wrong)
         if "doubled" in case.way and case.file == "metrics.jsonl" and case.file not in said:
-            wrong.append(f"train: a row that stands there twice is not named\n{said}")
+            wrong.append(f"train: the duplicated row is not reported\n{said}")
         if code == 0:
             shutil.rmtree(run.checkpoints / COPY, ignore_errors=True)
             are_other = {"weights": final_hashes(run) != self.calm.hashes, "history": history(run) != self.calm.rows}
             different = [name for name, is_other in are_other.items() if is_other]
             if different and not any(name in said for name in names):
-                wrong.append(f"train: other {' and '.join(different)}, unsaid\n{said}")
+                wrong.append(f"train: different {' and '.join(different)} without a message\n{said}")
         return wrong
 
     def _run(self, words: list[str]) -> tuple[int, str]:
@@ -270,13 +270,13 @@ class Scene(CalmRoom):
 
 def main() -> int:
     parser = options(__doc__, 1500)
-    parser.add_argument("--only", default="", help="a regular expression: the cases whose names it fits")
+    parser.add_argument("--only", default="", help="run only the cases whose names match this regular expression")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="damage-") as scratch:
         scene = Scene(Path(scratch))
         every = [case for case in scene.cases() if re.search(given.only, str(case))]
         random.Random(0).shuffle(every)
-        print(f"{len(every)} different damages", flush=True)
+        print(f"{len(every)} different cases of damage", flush=True)
 
         def run_case(number: int) -> tuple[str, list[str]]:
             case = every[number % len(every)]

@@ -1,4 +1,4 @@
-"""Changes of a run's data between two starts, by kind of data, each with the error code that refuses it."""
+"""Changes made to a run's data between two starts, by kind of data, each with the error code of the refusal."""
 
 import shutil
 from collections.abc import Callable
@@ -17,7 +17,7 @@ OTHER_DATA = "resume-other-data"
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a data folder: the error code that refuses it, and the function that makes the change."""
+    """A change to a data folder: the error code with which it is refused, and the function that makes it."""
 
     code: str
     make: Callable[[Path], object]
@@ -58,7 +58,7 @@ def _other_cars(**how: int) -> Callable[[Path], None]:
 
 
 def _metadata(change: Callable[[dict], object]) -> Change:
-    """Return a Change of the content of dataset.json that also updates its digest."""
+    """Return a Change that edits the content of dataset.json and updates the digest in it."""
 
     def make(folder: Path) -> None:
         about = read_metadata(folder)
@@ -89,7 +89,7 @@ def _exchange_folders(folder: Path) -> None:
 
 
 def _exchange_cases(folder: Path) -> None:
-    """Exchange two cases, as if prepared again after their simulations had been mixed up."""
+    """Exchange two cases, with their metadata, as if they had been prepared from each other's simulations."""
     one, other = _first_cases(folder)
     _exchange_folders(folder)
 

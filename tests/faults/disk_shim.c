@@ -1,7 +1,7 @@
-/* Makes one kind of file operation fail inside one folder, as a disk or its server does. Loaded by LD_PRELOAD.
+/* Makes one kind of file operation fail inside one folder, as a failing disk or file server does. Load by LD_PRELOAD.
 
-   SHIM_FOLDER: only paths below it. SHIM_CALL: open, write, fsync, rename, unlink, mkdir, stat or any.
-   SHIM_ERRNO: the number. SHIM_FIRST, SHIM_LAST: which of these calls fail, from 1, counted in each process. */
+   SHIM_FOLDER: the folder. SHIM_CALL: the kind: open, write, fsync, rename, unlink, mkdir, stat or any. SHIM_ERRNO: the
+   errno to set. SHIM_FIRST, SHIM_LAST: the first and last call that fail; each process counts its calls from 1. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,10 +1,10 @@
-"""Make the disk of a run fail, through a preloaded library, and show what the run does.
+"""Make the file operations of a run fail, through a preloaded library, and check what the run does.
 
     python -m tests.faults.disks --cases 200 [--first 0] [--record FILE]
 
-A seed draws one kind of call (open, write, fsync, rename, unlink, mkdir, stat, or any of them), one error, and which
-calls fail: one call, some calls, or all calls until the end. The run must succeed or end with a message. When the disk
-works again, the same command must end with the SHA-256 of the undisturbed run's checkpoint and the same rows. Needs cc.
+A seed draws one kind of call (open, write, fsync, rename, unlink, mkdir, stat, or any of them), one error, and the
+calls that fail: a single one, a range, or all from some call on. The run must succeed or end with a message. Then the
+same command runs on the working disk: the last checkpoint must have the same bits as an undisturbed run's. Needs cc.
 """
 
 import errno
@@ -40,7 +40,7 @@ def build_shim(folder: Path) -> Path | None:
 
 
 class Scene(CalmRoom):
-    """A test folder whose process has loaded the library, which does nothing until it is switched on."""
+    """A test folder of runs that have the library loaded, which does nothing unless the variable SHIM_CALL is set."""
 
     def run_case(self, seed: int) -> tuple[str, list[str]]:
         """Train on a failing disk, then on a working one; return a description and a list of failures."""
@@ -56,23 +56,23 @@ class Scene(CalmRoom):
         span = "the end" if last > 10**6 else str(last)
         story = f"{call}: {errno.errorcode[number]} from call {first} to {span}: {refused}"
         if NO_TRACEBACK in said or refused not in (0, 1, 2):
-            wrong.append("a traceback, or another end")
-        # state.json has the metric of the best checkpoint, which differs if the disk never accepted that checkpoint.
+            wrong.append("a traceback, or an unexpected exit code")
+        # state.json contains the metric of the best checkpoint, which differs if that checkpoint was dropped.
         untold = {"state.json"} if "and is dropped" in said else set()
         calm = {file: digest for file, digest in self.calm.hashes.items() if file not in untold}
         if refused == 0 and not calm.items() <= final_hashes(self.run_folder(name)).items():
-            wrong.append("another last checkpoint")
+            wrong.append("a different last checkpoint")
         if refused == 0 and history(self.run_folder(name)) != self.calm.rows and "rows" not in said:
-            wrong.append("another history, unsaid")
+            wrong.append("a different history without a message")
         again = ended(victim.start(self.config_of(name), log, self.environ), LIMIT_S)
         story += f", then {again}"
         if again != 0:
-            wrong.append("it does not go on")
+            wrong.append("the run does not continue on the working disk")
         elif not calm.items() <= final_hashes(self.run_folder(name)).items():
-            wrong.append("another last checkpoint afterwards")
+            wrong.append("a different last checkpoint on the working disk")
         left = list(self.run_folder(name).path.rglob(".attempt-*"))
         if again == 0 and left:
-            wrong.append(f"left behind: {left}")
+            wrong.append(f"temporary files remain: {left}")
         shutil.rmtree(self.run_folder(name).path, ignore_errors=True)
         return story, [f"{text}\n{log.read_text(errors='replace')}" for text in wrong]
 
@@ -83,7 +83,7 @@ def main() -> int:
         if "disk_shim" not in os.environ.get("LD_PRELOAD", ""):
             shim = build_shim(Path(scratch))
             if shim is None:
-                print("there is no cc to build tests/faults/disk_shim.c with", file=sys.stderr)
+                print("tests/faults/disk_shim.c cannot be built: there is no C compiler", file=sys.stderr)
                 return 2
             command = [sys.executable, "-m", "tests.faults.disks", *sys.argv[1:]]
             return subprocess.run(command, env={**os.environ, "LD_PRELOAD": str(shim)}).returncode

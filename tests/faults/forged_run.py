@@ -1,4 +1,4 @@
-"""Runs and exports forged by an attacker: settings name code in every way, and pipes and links replace files."""
+"""Runs and exports that an attacker forged: their settings name code to import, and pipes and links replace files."""
 
 import json
 import os
@@ -52,14 +52,14 @@ NAMES = (
 
 
 class ForgedRun(Subject):
-    """A run of another person; no code that its settings name may be imported."""
+    """A forged run or export, to be read without importing any of the code that its settings name."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         os.environ["XDG_STATE_HOME"] = str(folder / "state")
         sys.path.insert(0, str(folder))
         (folder / f"{EVIL}.py").write_text("class Model: pass\n")
-        # This user has a key, but has not signed the code written below.
+        # Create this user's key, without a signature for the settings that `run` forges.
         mark_own(RunFolder(folder), validate({**self._settings(), "model": {"kind": "a.b"}}))
 
     @staticmethod
@@ -68,10 +68,10 @@ class ForgedRun(Subject):
 
     def run(self, rng: random.Random) -> None:
         try:
-            with redirect_stderr(StringIO()):  # The differences are printed there, line by line.
+            with redirect_stderr(StringIO()):  # Discards the list of differences, which is printed on stderr.
                 self._read(rng)
         finally:
-            assert EVIL not in sys.modules, "a stranger's code was imported"
+            assert EVIL not in sys.modules, "code of the forged settings was imported"
 
     def _read(self, rng: random.Random) -> None:
         if rng.random() < 0.2:

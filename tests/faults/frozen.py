@@ -1,11 +1,11 @@
-"""Freeze one attempt at a run while another attempt trains, then thaw it: it must not change the other's files.
+"""Freeze one attempt at a run while another attempt trains, then thaw it: it must not change the run's files.
 
     python -m tests.faults.frozen --cases 100 [--first 0] [--record FILE]
 
-This happens on a node that the scheduler believes dead. SIGSTOP stops the first attempt right after its n-th check of
-whether it may still write, or right before its n-th operation on the run folder. A second attempt on another host
-trains to the end; then the first continues. In the end the checkpoint has the SHA-256 of the undisturbed run's, the
-history has the same rows, and the first attempt has ended with a message.
+This happens on a node that the scheduler believes dead. SIGSTOP freezes the first attempt right after its n-th check of
+whether it may still write, or right before its n-th operation on the run folder. A second attempt, on another host,
+trains to the end; then SIGCONT thaws the first attempt. At the end, the last checkpoint and the history's rows must be
+those of an undisturbed run, and the first attempt must have ended with a message.
 """
 
 import os
@@ -30,7 +30,7 @@ from .victim import Operations, Victim, fork
 
 
 class Scene(CalmRoom):
-    """A test folder with an undisturbed reference run, and this run's counts of checks and of operations."""
+    """A test folder with an undisturbed run, and the counts of this run's checks and operations."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -48,11 +48,11 @@ class Scene(CalmRoom):
         return fork(act, self.log(name), self.environ)
 
     def run_case(self, seed: int) -> tuple[str, list[str]]:
-        """Freeze one attempt and let another train; return a description and a list of failures."""
+        """Freeze one attempt while another trains, then thaw it; return a description and a list of failures."""
         rng, name = random.Random(seed), f"frozen-{seed}"
         if seed % 2:
             number = rng.randint(1, self.looks)
-            story = f"frozen after look {number} of {self.looks}"
+            story = f"frozen after check {number} of {self.looks}"
             older = self.train(name, lambda: count_checks(lambda n: freeze() if n == number else None))
         else:
             number = rng.randint(1, self.calm.operations)
@@ -75,18 +75,18 @@ class Scene(CalmRoom):
     def _wrong(self, name: str, older: int | None, newer: int | None) -> list[str]:
         folder, said, wrong = self.run_folder(name), self.log(name).read_text(errors="replace"), []
         if NO_TRACEBACK in said or newer != 0 or older not in (0, 1):
-            wrong.append("a traceback, or another end")
+            wrong.append("a traceback, or an unexpected exit code")
         if final_hashes(folder) != self.calm.hashes:
-            wrong.append("other weights")
+            wrong.append("different weights")
         if history(folder) != self.calm.rows:
-            wrong.append("another history")
+            wrong.append("a different history")
         if any(checkpoint.damage() for checkpoint in list_checkpoints(folder.checkpoints)):
             wrong.append("a damaged checkpoint")
         holder = read_attempt(folder)
-        # An attempt frozen before it read the folder acts as a third attempt: it finds the run complete.
+        # An attempt that was frozen before it read the folder finds the run complete when it is thawed.
         looked_later = older == 0 and "the run is already complete" in said
         if holder is None or (holder.host != "other" and not looked_later) or not parse_record(folder.result):
-            wrong.append("the records are not the newer start's")
+            wrong.append("the records are not those of the second attempt")
         return [f"{text}\n{said}" for text in wrong]
 
 
@@ -96,7 +96,7 @@ def freeze() -> None:
 
 
 def count_checks(then: Callable[[int], object]) -> None:
-    """Call `then` with the number of each check of whether this process may still write, after that check."""
+    """After each check of whether this process may still write, call `then` with the number of checks so far."""
     check, lock, looks = Lease.check, threading.Lock(), [0]
 
     def counted(self: Lease) -> None:

@@ -1,9 +1,9 @@
-"""Feed every reader of foreign files with mutated files: each must be read, or refused with a message.
+"""Feed mutated files to every reader of foreign files: each file must be read, or refused with a message.
 
     python -m tests.faults.fuzz --cases 100000 [--only idx,yaml,packed,records,checkpoints,archives,forged] [--first 0]
 
-A case mutates one seed file and calls the reader on the result once, in this process. It fails if anything
-but a RequestError is raised, or if the reader takes longer than LIMIT_S.
+A case mutates one original file and calls the reader once, in this process. It fails if the reader raises anything
+but a RequestError, or takes longer than LIMIT_S.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from .fuzz_subjects import Subject
 
 SUBJECTS: dict[str, type[Subject]] = {**READERS, "forged": ForgedRun}
 MOST = {"forged": 3000}
-"""The maximum number of cases of slow subjects: each case copies a run."""
+"""The maximum number of cases of each slow subject; a case of `forged` copies a run."""
 
 LIMIT_S = 10.0
 
@@ -52,7 +52,7 @@ def limit(seconds: float) -> Iterator[None]:
 
 
 def fuzz(name: str, seeds: range, folder: Path) -> dict[str, Any]:
-    """Run one subject's cases; return how many were read, refused and failed, with the first failure of each kind."""
+    """Run one subject's cases; return the counts of read, refused and failed files, and each kind's first failure."""
     subject, read, refused = SUBJECTS[name](folder), 0, 0
     kinds: dict[str, str] = {}
     failed = 0
@@ -75,9 +75,9 @@ def fuzz(name: str, seeds: range, folder: Path) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=100_000, help="how many of each")
+    parser.add_argument("--cases", type=int, default=100_000, help="number of cases per reader")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--only", default=",".join(SUBJECTS), help="the readers, with commas between them")
+    parser.add_argument("--only", default=",".join(SUBJECTS), help="the readers, separated by commas")
     given = parser.parse_args()
     failed = 0
     os.fsync = lambda descriptor: None  # type: ignore[assignment]  # Half a million files need not outlast a power cut.

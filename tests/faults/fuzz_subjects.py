@@ -1,4 +1,4 @@
-"""The readers to fuzz: for each, original files to mutate and the call that reads them."""
+"""The readers to fuzz: each with the original files to mutate, and the call that reads the mutated file."""
 
 import gzip
 import io
@@ -18,7 +18,7 @@ PIECES = (
 
 
 def mutate(content: bytes, rng: random.Random) -> bytes:
-    """Return a file with some bytes changed, cut out, doubled or inserted."""
+    """Return the content with some bytes changed, removed, repeated or inserted."""
     changed = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
         at = rng.randint(0, len(changed))
@@ -40,7 +40,7 @@ def mutate(content: bytes, rng: random.Random) -> bytes:
 
 
 class Subject:
-    """A reader to fuzz: its original files, and the call that reads a file."""
+    """A reader to fuzz: `run` mutates one of the original files and reads it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class Subject:
 
 
 class Idx(Subject):
-    """MNIST's files, gzipped or not, mutated before or after compression."""
+    """A file in MNIST's format: plain, or gzipped and mutated before or after compression."""
 
     def run(self, rng: random.Random) -> None:
         from noether.core.data.digits import read_idx
@@ -66,7 +66,7 @@ class Idx(Subject):
 
 
 class Yaml(Subject):
-    """Settings files, some nested more deeply than any person writes."""
+    """The files in configs/, a few of them with deeply nested content appended."""
 
     def __init__(self, folder: Path) -> None:
         from noether.config.groups import configs_folder
@@ -85,7 +85,7 @@ class Yaml(Subject):
 
 
 class Packed(Subject):
-    """Packed data files: the header and the data."""
+    """A packed split of the built-in cars, mutated in its header or anywhere."""
 
     def __init__(self, folder: Path) -> None:
         from safetensors.numpy import save_file
@@ -102,7 +102,7 @@ class Packed(Subject):
 
         content = rng.choice(self.seeds)
         length = int.from_bytes(content[:8], "little")
-        if rng.random() < 0.7:  # Mutate the header and correct its length.
+        if rng.random() < 0.7:  # Mutate only the header, and write its new length.
             header = mutate(content[8 : 8 + length], rng)
             content = len(header).to_bytes(8, "little") + header + content[8 + length :]
         else:
@@ -112,7 +112,7 @@ class Packed(Subject):
 
 
 class Records(Subject):
-    """The records of a run folder, which must be read without any error."""
+    """The records of a run folder, which must be read without an error, however they are mutated."""
 
     ROWS = (
         {"time": 1.5, "kind": "training", "update": 2, "epoch": 0.5, "samples": 8, "loss": 1.9, "device_use": 0.4},
@@ -134,7 +134,7 @@ class Records(Subject):
         write_record(self.run_folder.stopped, {"reason": "SIGTERM", "update": 4})
         write_record(self.run_folder.job, {"job": "12", "output": "/tmp/x"})
         self.run_folder.metrics.write_text(rows_text(self.ROWS))
-        # Also as a person writes them, without digests, so that every change takes effect.
+        # Each file also has a variant without digests, in which every mutation takes effect.
         self.files = sorted(path for path in self.run_folder.path.iterdir() if path.is_file())
         self.seeds = {path: (path.read_bytes(), self._plain(path)) for path in self.files}
 
@@ -167,7 +167,7 @@ class Records(Subject):
 
 
 class Checkpoints(Subject):
-    """Forged checkpoints with mutated content and right digests, read as a resume reads them."""
+    """Checkpoints with mutated content and matching digests, read as when a run resumes."""
 
     def __init__(self, folder: Path) -> None:
         import torch
@@ -185,7 +185,7 @@ class Checkpoints(Subject):
         super().__init__(folder)
         self.group = one_rank()
         model = nn.Linear(2, 2)
-        optimizer = build_optimizer(AdamWConfig(), model)  # As in a run: the optimizer declares the state it needs.
+        optimizer = build_optimizer(AdamWConfig(), model)  # The project's own optimizer, which declares its state.
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
         task = FieldsTask({"p": {"points": "surface_points"}}, -4.5, 10.5)
@@ -233,7 +233,7 @@ class Checkpoints(Subject):
 
 
 class Archives(Subject):
-    """Archives of cases: zip, tar and tar.gz, and zips in a zip."""
+    """Archives of cases: zip, zip in a zip, tar, and tar.gz."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -2,11 +2,11 @@
 
     python -m tests.faults.groups --cases 40 [--first 0] [--record FILE]
 
-Needs root, which becomes each user in turn. The folder has mode 2770, as administrators set up a folder for a group. A
-run there is started two to four times, by the two users in turn, and killed before one of its operations on the run
-folder, or told to stop. Between two starts, the other user reads the run by a command. The last start must end as if
-nothing had happened, and the group must be able to read and write every file. In every fourth case the umask denies
-the group writing: the second user must be refused with a message, and nothing may change.
+Needs root, to become each user in turn. The group folder has mode 2770, as administrators set it up. A run in it is
+started two to four times, by the two users in turn. Every start but the last is killed before one of its operations on
+the run folder, or receives SIGTERM; then the other user reads the run by a command. The last start must end like an
+undisturbed run, and the group must be able to read and write every file. In every fourth case, the umask does not let
+the group write: the second user's start must be refused with a message, and no file may change.
 """
 
 import os
@@ -29,7 +29,7 @@ COMMANDS = ("status", "logs", "report", "checkpoints", "evaluate", "settings", "
 
 
 class GroupFolder(CalmRoom):
-    """A test folder with an undisturbed run, and a group folder of two users."""
+    """A test folder with an undisturbed run, and a folder that the two users of a group share."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "tracker.tensorboard=true", "tracker.report=true")
@@ -38,7 +38,7 @@ class GroupFolder(CalmRoom):
         self.group.mkdir()
         os.chown(self.group, -1, GROUP)
         self.group.chmod(0o2770)
-        for user in USERS:  # Separate home folders, because caches are private.
+        for user in USERS:  # Each user has a home folder, because caches are private.
             home = folder / str(user)
             shutil.copytree(folder / "cache", home / "cache")
             for path in (home, *home.rglob("*")):
@@ -65,7 +65,7 @@ class GroupFolder(CalmRoom):
         )
 
     def run_case(self, seed: int) -> tuple[str, list[str]]:
-        """Start a run by the users in turn; return a description and a list of failures."""
+        """Start a run as one user, then as the other; return a description and a list of failures."""
         rng, name, wrong = random.Random(seed), f"run-{seed}", []
         users, mask, story = rng.sample(USERS, 2), 0o022 if seed % 4 == 3 else 0o007, []
         for start in range(rng.randint(1, 3)):
@@ -74,7 +74,7 @@ class GroupFolder(CalmRoom):
             victim = self.train(user, name, mask, None if told else operation)
             if told and victim.wait(rng.uniform(0.3, 2.0)) is None:
                 victim.kill(signal.SIGTERM)
-            story.append(f"{user} told to stop: {victim.wait(LIMIT_S)}" if told else f"{user} killed at {operation}")
+            story.append(f"{user} stopped: {victim.wait(LIMIT_S)}" if told else f"{user} killed at {operation}")
             victim.wait(LIMIT_S)
             if (self.group / name / "config.yaml").exists():
                 command = rng.choice(COMMANDS)
@@ -89,22 +89,22 @@ class GroupFolder(CalmRoom):
         return "; ".join(story), [*wrong, *self._wrong(name, code, mask)]
 
     def _refused(self, other: int, name: str) -> list[str]:
-        """Start a run as the second user although the umask closes it to the group; return a list of failures."""
+        """Start a run as the second user, to whom its files are closed; return a list of failures."""
         run = self.group / name
         if not run.exists():
             return []
         before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
         code = self.train(other, name, 0o022).wait(LIMIT_S)
         changed = before != {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-        return [f"the other's start: {code}, {changed}"] if code != 2 or changed else []
+        return [f"the second user's start: exit code {code}, changed files: {changed}"] if code != 2 or changed else []
 
     def _wrong(self, name: str, code: int | None, mask: int) -> list[str]:
         folder, wrong = self.run_folder(f"group/{name}"), []
         said = self.log(name).read_text(errors="replace")
         if NO_TRACEBACK in said or code != 0:
-            wrong.append("a traceback, or another end")
+            wrong.append("a traceback, or an unexpected exit code")
         if final_hashes(folder) != self.calm.hashes or history(folder) != self.calm.rows:
-            wrong.append("other weights, or another history")
+            wrong.append("different weights, or a different history")
         for path in (folder.path, *folder.path.rglob("*")):
             about = path.stat()
             asked = (0o2770 if path.is_dir() else 0o660) if mask == 0o007 else (0o2755 if path.is_dir() else 0o644)

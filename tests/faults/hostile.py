@@ -2,8 +2,8 @@
 
     python -m tests.faults.hostile --cases 400 [--first 0] [--record FILE]
 
-An even case is one YAML text for one reader, which must read it or refuse it with a message within LIMIT_S. An odd case
-is one command with some variables set, which must end without a traceback.
+A case with an even number gives one YAML text to one reader, which must read it, or refuse it with a message, within
+LIMIT_S. A case with an odd number runs one command with some variables set; it must end without a traceback.
 """
 
 import os
@@ -25,7 +25,7 @@ from .series import harness
 
 
 def growing(first: str, pattern: str) -> Callable[[int], str]:
-    """Return a function of a size: a text whose lines each name the previous line, {0} in `pattern`, several times."""
+    """Return a function that makes a text of a given size; each line refers to the line before, {0} in `pattern`."""
     return lambda size: (
         first + "".join(f"a{n}: " + pattern.format(f"a{n - 1}", f"a{n}") + "\n" for n in range(1, 8 + size))
     )
@@ -111,7 +111,7 @@ class Scene:
         try:
             ended = subprocess.run(process, env=given, cwd=self.folder, capture_output=True, timeout=120)
         except subprocess.TimeoutExpired:
-            return story, ["it has not ended within 120 s"]
+            return story, ["the command did not end within 120 s"]
         said = (ended.stdout + ended.stderr).decode(errors="replace")
         wrong = [said[-1500:]] if NO_TRACEBACK in said or ended.returncode not in (0, 1, 2, 75) else []
         return f"{story}: {ended.returncode}", wrong

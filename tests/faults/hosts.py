@@ -1,4 +1,4 @@
-"""Simulated hosts with separate mounts, networks and names, which run slow_lines.py's training. Needs root."""
+"""Simulated hosts with their own mounts, networks and names, on which slow_lines.py is trained. Needs root."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ CARD = ("ip", "link", "add", "eth0", "type", "veth", "peer", "name")
 
 
 class Host:
-    """A host: processes started here see its name and its `namespaces`, such as --mount, and end with it."""
+    """A host with its own name and `namespaces`, such as --mount. Its processes end with it."""
 
     def __init__(self, name: str, environ: dict[str, str], *namespaces: str) -> None:
         self.namespaces, self.environ = ("--uts", *namespaces), environ
@@ -37,13 +37,13 @@ class Host:
         subprocess.run(self.inside(*command), check=True, timeout=30)
 
     def start(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
-        """Start a command; it is ended after the test."""
+        """Start a command on this host; `end` kills it."""
         with log.open("ab") as file:
             self.started.append(subprocess.Popen(command, env=self.environ, stdout=file, stderr=file, cwd=OWN))
         return self.started[-1]
 
     def end(self) -> None:
-        """End all processes; mounts, network cards and name disappear with the last process of the namespaces."""
+        """Kill all processes of the host; the kernel then removes its mounts, network cards and name."""
         for process in (*self.started, self.holder):
             process.kill()
             process.wait(timeout=10)
@@ -51,7 +51,7 @@ class Host:
 
 @contextmanager
 def two_hosts(make: Callable[[int], Host], addresses: tuple[str, str]) -> Iterator[list[Any]]:
-    """Yield hosts 0 and 1, with separate networks and a cable between them."""
+    """Yield two hosts, each with its own network, joined by a simulated cable."""
     needs_namespaces("lay a cable between two hosts (iproute2)", "--net", *CARD, "eth1")
     two: list[Host] = []
     try:

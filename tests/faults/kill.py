@@ -2,18 +2,17 @@
 
     python -m tests.faults.kill --cases 200 [--first 0] [--jobs 2] [--ranks 1,2,3,4,8] [--keep FOLDER]
 
-Each seed is a run that is disturbed one to three times and then completed, always with `resume=auto`. Afterwards, every
-file of its last checkpoint must have the same SHA-256 as that of an undisturbed run, and its history must have the same
-rows. A seed draws the victim and the method:
+Each seed is a run that is disturbed one to three times and then completed, always with `resume=auto`. Afterwards, its
+last checkpoint must have the same bits as an undisturbed run's, and its history the same rows. A seed draws:
 
-- victim: the only process; one of several ranks, started as one node each; all ranks at once (a power cut); the
-  launcher of several ranks on one host; one of the launchers of two hosts.
-- method: SIGKILL right before the n-th operation on the run folder (open, piece of a file, fsync, rename, removal), or
-  at a random moment; or SIGTERM at a random moment, once or twice within milliseconds, to save everything and stop.
+- the victim: the only process; one of several ranks, each started as a node; all ranks at once (a power cut); the
+  launcher of several ranks on one host; one of the launchers of two hosts;
+- the method: SIGKILL right before the n-th operation on the run folder (open, piece of a file, fsync, rename, removal);
+  SIGKILL at a random moment; SIGTERM at a random moment, once or twice within milliseconds, so that the run saves.
 
 In the last start of a run with several ranks, one rank is paused for a while.
 
-Cases with an operation number repeat exactly; random moments depend on the machine's speed.
+A kill before an operation is exactly repeatable; the effect of a random moment depends on the machine's speed.
 """
 
 import os
@@ -44,7 +43,7 @@ def draw_blow(rng: random.Random, ranks: int, calm: Undisturbed) -> Blow:
     how = rng.choice(("operation", "operation", "moment", "moment", "signal"))
     moment = rng.uniform(0, calm.seconds)
     if how == "operation":
-        # The other ranks touch the folder only at the start.
+        # Always rank 0, because the other ranks access the folder only at the start.
         return Blow(0, operation=rng.randint(1, calm.operations))
     if how == "signal":
         return Blow(rng.randrange(ranks), moment=moment, number=signal.SIGTERM, times=rng.choice((1, 2)))
@@ -52,7 +51,7 @@ def draw_blow(rng: random.Random, ranks: int, calm: Undisturbed) -> Blow:
 
 
 def strike(victims: list[victim.Victim], blow: Blow, everybody: bool) -> list[int]:
-    """Disturb a run, and return each process's exit code; none is alive afterwards."""
+    """Disturb a run and end all of its processes; return their exit codes."""
     if blow.operation is None:
         struck = victims if everybody else [victims[blow.target]]
         if victims[blow.target].wait(blow.moment) is None:
@@ -63,7 +62,7 @@ def strike(victims: list[victim.Victim], blow: Blow, everybody: bool) -> list[in
     else:
         victims[blow.target].wait(LIMIT_S)
     if len(victims) > 1 and blow.number == signal.SIGKILL:
-        time.sleep(0.2)  # The other ranks may notice the loss; their reaction must do no harm either.
+        time.sleep(0.2)  # Let the other ranks notice the loss, because their reaction must do no harm either.
         return [ended(one, 0) for one in victims]
     return [ended(one, LIMIT_S) for one in victims]
 
@@ -75,15 +74,15 @@ def delay(victims: list[victim.Victim], rng: random.Random, calm: Undisturbed) -
         victims[rank].kill(signal.SIGSTOP)
         time.sleep(length)
         victims[rank].kill(signal.SIGCONT)
-    return f"process {rank} stands still for {length:.2f} s at {moment:.2f} s"
+    return f"process {rank} paused for {length:.2f} s at {moment:.2f} s"
 
 
 def strike_launcher(room: Room, name: str, blow: Blow, ranks: int, hosts: int) -> list[int]:
-    """Start each host's launcher as a user does, and signal one; no process of the run may stay alive."""
+    """Start a launcher on each host, signal one, and return their exit codes; fail if a process of the run survives."""
     files = [room.folder / f"{name}-host{host}.yaml" for host in range(hosts)]
     meeting: dict[str, Any] = {}
     if hosts > 1:
-        # If one is killed before the hosts have met, the other one waits this long.
+        # A launcher waits this long if the other launcher is killed before they have connected.
         limits = room.config.distributed.model_copy(update={"init_timeout_s": MEETING_S})
         meeting = {"nodes": hosts, "master_addr": "127.0.0.1", "master_port": free_port(), "distributed": limits}
     processes = []
@@ -114,7 +113,7 @@ def strike_launcher(room: Room, name: str, blow: Blow, ranks: int, hosts: int) -
     deadline = time.monotonic() + 10
     names = [str(file) for file in files]
     while left := [pid for pid in os.listdir("/proc") if pid.isdigit() and any(n in command_of(pid) for n in names)]:
-        assert time.monotonic() < deadline, f"processes of a killed launcher are alive: {left}"
+        assert time.monotonic() < deadline, f"processes of the run are still alive: {left}"
         time.sleep(0.05)
     return codes
 
@@ -127,19 +126,19 @@ def command_of(pid: str) -> str:
 
 
 def draw_ranks(seed: int, who: str, known: Collection[int]) -> tuple[int, int]:
-    """Draw the number of ranks, and of hosts with a launcher."""
+    """Draw the number of ranks and the number of hosts; only the victim `launcher` uses the latter."""
     rng = random.Random(f"ranks {seed}")
     several = [ranks for ranks in known if ranks > 1]
     if who == "alone" or not several:
         return 1, 1
     ranks = rng.choice(several)
-    # At most two ranks per core on one host; on two hosts, the same number on each.
+    # One host may run at most two ranks per core; two hosts run the same number of ranks each.
     hosts = 2 if ranks > 2 * (os.cpu_count() or 1) or (ranks % 2 == 0 and rng.random() < 0.5) else 1
     return ranks, hosts
 
 
 def run_seed(room: Room, seed: int, calm: dict[int, Undisturbed]) -> str:
-    """Disturb a run as the seed says, then complete it; return a description. AssertionError: the results differ."""
+    """Disturb a run as the seed draws, complete it, and assert that the results agree; return a description."""
     rng = random.Random(seed)
     who = rng.choice(("alone", "alone", "rank", "node", "launcher"))
     ranks, hosts = draw_ranks(seed, who, calm)
@@ -147,7 +146,7 @@ def run_seed(room: Room, seed: int, calm: dict[int, Undisturbed]) -> str:
     for _ in range(rng.randint(1, 3)):
         blow = draw_blow(rng, ranks, calm[ranks])
         if who == "launcher":
-            # A launcher takes some seconds to start, in which there is little to lose.
+            # A launcher needs some seconds to start, before which a kill tests little.
             moment = rng.uniform(1, 3 + calm[ranks].seconds)
             blow = Blow(rng.randrange(hosts), moment=moment, number=blow.number, times=blow.times)
             codes = strike_launcher(room, name, blow, ranks, hosts)
@@ -155,7 +154,7 @@ def run_seed(room: Room, seed: int, calm: dict[int, Undisturbed]) -> str:
             codes = strike(room.start(name, ranks, blow), blow, everybody=who == "node")
         told.append(f"{blow} → {','.join(map(str, codes))}")
         allowed = {0, -blow.number, ExitCode.CHECKPOINTED}
-        # Before the handler is installed, SIGTERM just ends the process; and a rank that lost its peer fails.
+        # SIGTERM kills a process that has no handler yet. With several ranks, a rank that lost its peer may also fail.
         assert ranks > 1 or set(codes) <= allowed, f"{told}\n{room.log(name).read_text()}"
     victims = room.start(name, ranks)
     if ranks > 1:
@@ -165,9 +164,9 @@ def run_seed(room: Room, seed: int, calm: dict[int, Undisturbed]) -> str:
     told.insert(0, f"{who} of {ranks} ranks" + (f" on {hosts} hosts" if who == "launcher" else ""))
     story = "; ".join(told)
     assert codes == [0] * ranks, f"{story}\nthe last start ended with {codes}\n{room.log(name).read_text()}"
-    assert final_hashes(folder) == calm[ranks].hashes, f"{story}\nother bits than the undisturbed run"
-    assert history(folder) == calm[ranks].rows, f"{story}\nother rows than the undisturbed run"
-    assert not list(folder.checkpoints.glob(".*")), f"{story}\nsomething is left behind"
+    assert final_hashes(folder) == calm[ranks].hashes, f"{story}\nthe checkpoint differs from the undisturbed run's"
+    assert history(folder) == calm[ranks].rows, f"{story}\nthe history differs from the undisturbed run's"
+    assert not list(folder.checkpoints.glob(".*")), f"{story}\ntemporary files remain"
     starts = read_attempts(folder)
     assert [row.number for row in starts] == sorted({row.number for row in starts}), story
     return story
@@ -175,12 +174,12 @@ def run_seed(room: Room, seed: int, calm: dict[int, Undisturbed]) -> str:
 
 def main() -> int:
     parser = options(__doc__, 200)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at once")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
     parser.add_argument("--keep", type=Path, default=None, help="keep the runs in this folder")
-    parser.add_argument("--ranks", default="1,2,3,4,8", help="numbers of ranks, 1 among them")
+    parser.add_argument("--ranks", default="1,2,3,4,8", help="rank counts, including 1, separated by commas")
     given = parser.parse_args()
     import noether.training.start  # noqa: F401
-    import noether.training.train  # noqa: F401  Once, and not in every process that is started.
+    import noether.training.train  # noqa: F401  Imported once here, instead of in every fork.
 
     with tempfile.TemporaryDirectory(prefix="kill-") as scratch:
         room = Room(given.keep or Path(scratch))

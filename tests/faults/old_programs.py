@@ -2,9 +2,9 @@
 
     python -m tests.faults.old_programs --cases 150 [--first 0] [--record FILE]
 
-A case makes one difference in one file of a released run (another name, shape or nesting) and corrects the digests. The
-case fails if a command ends in a traceback or calls the run damaged, if the run's files do not verify, or if weights or
-metrics differ without a message.
+A case changes one name, shape or nesting in one file of a released run, and corrects the digests. It fails if a command
+ends in a traceback or reports damage, if the checkpoint does not verify, or if weights or metrics differ without a
+message.
 """
 
 import copy
@@ -52,7 +52,7 @@ WAYS: dict[str, Callable[[Any, Any], object]] = {
 
 
 def differ(path: Path, rng: random.Random) -> str:
-    """Change one thing in a file of a run; return a description of the change."""
+    """Change one entry of a file of a run; return a description of the change."""
     is_tensors = path.suffix == ".safetensors"
     content = load_file(path) if is_tensors else yaml.safe_load(path.read_text())
     kept = {name: content.pop(name) for name in ("sha256", "meta_sha256") if name in content}
@@ -75,7 +75,7 @@ class Museum(Room):
 
     def __init__(self, folder: Path) -> None:
         import noether.training.evaluation  # noqa: F401
-        import noether.training.train  # noqa: F401  Once, and not in every process that is started.
+        import noether.training.train  # noqa: F401  Imported once here, instead of in every fork.
 
         super().__init__(folder)
         self.expected = {}
@@ -90,7 +90,7 @@ class Museum(Room):
         return Path(shutil.copytree(RELEASED / version / "run", run))
 
     def _try(self) -> dict[str, tuple[int, str, object]]:
-        """Run the commands; return each one's exit code, its output, and the weights or metrics that it produced."""
+        """Run the commands; return by name each one's exit code, output, and weights or metrics (else None)."""
         run, log, found = self.run_folder("run"), self.folder / "command.log", {}
         for name, words in COMMANDS.items():
             log.unlink(missing_ok=True)
@@ -121,9 +121,9 @@ class Museum(Room):
             if NO_TRACEBACK in said or code not in (0, 2) or (code == 2 and refused is None):
                 wrong.append(f"{command}: exit code {code}\n{said}")
             elif (command == "checkpoints" and code) or "is damaged" in said:
-                wrong.append(f"{command}: called damaged\n{said}")
+                wrong.append(f"{command}: reports damage\n{said}")
             elif code == 0 and numbers != expected and said.count("\n") <= before.count("\n"):
-                wrong.append(f"{command}: other numbers, unsaid\n{said}")
+                wrong.append(f"{command}: different weights or metrics without a message\n{said}")
         return f"{version}: {story}", wrong
 
 

@@ -1,4 +1,4 @@
-"""The test folder for a series of disturbed runs: starts runs and commands, and keeps an undisturbed reference run."""
+"""Test folders for series of disturbed runs: start runs and commands, and compare with an undisturbed run."""
 
 import contextlib
 import importlib
@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn
 
-os.environ["OMP_NUM_THREADS"] = "1"  # Before torch: a fork of a process with threads may hang.
+os.environ["OMP_NUM_THREADS"] = "1"  # Set before torch is imported: a fork of a process with threads may hang.
 
 from noether.checkpoints.format import list_checkpoints
 from noether.config.compose import dump_config, load_config
@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = REPOSITORY / "tests" / "tiny.yaml"
 SETTINGS = (
     "trainer.max_updates=8",
-    "trainer.effective_batch_size=8",  # A multiple of every number of ranks except three.
+    "trainer.effective_batch_size=8",  # Divisible by each rank count of the harnesses but 3.
     "trainer.checkpoint_every=2 updates",
     "trainer.keep_checkpoints=2",
     "trainer.log_every=1 updates",
@@ -35,7 +35,7 @@ SETTINGS = (
     "optimizer.learning_rate=1e-2",
     "resume=auto",
 )
-# Times and memory in a row differ from run to run.
+# The keys of a row whose values differ between identical runs.
 MEASURED = (
     "time", "samples_per_second", "memory_mib", "host_memory_mib", "cpu_cores", "device_use", "time_use", "slowest",
     "seconds",
@@ -45,7 +45,7 @@ LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """An undisturbed run: its final files and rows, its duration, and its number of operations."""
+    """An undisturbed run: its last checkpoint's SHA-256, its rows, duration, and number of operations on its folder."""
 
     hashes: dict[str, str]
     rows: list[dict]
@@ -55,9 +55,9 @@ class Undisturbed:
 
 @dataclass(frozen=True)
 class Blow:
-    """A disturbance: the process dies before `operation`, or receives a signal after `moment` seconds.
+    """A disturbance of process `target`: it dies before `operation`, or gets a signal `moment` seconds after its start.
 
-    number: the signal's number. times: how often it is sent.
+    The attribute `number` is the signal's number, and `times` counts how often it is sent.
     """
 
     target: int
@@ -94,7 +94,7 @@ class Room:
         return self.config.model_copy(update={"run_id": name, **changes})
 
     def start(self, name: str, ranks: int, blow: Blow | None = None, count: Path | None = None) -> list[victim.Victim]:
-        """Start a run of one process per rank, as a user starts one node each by hand."""
+        """Start a run with a process per rank, each started as a node of its own."""
         meeting = {"nodes": ranks, "master_addr": "127.0.0.1", "master_port": free_port()} if ranks > 1 else {}
         victims = []
         for rank in range(ranks):
@@ -107,14 +107,14 @@ class Room:
         return victims
 
     def batch_of(self, ranks: int) -> dict[str, Any]:
-        """Return the settings of the batch; only a number of ranks that does not divide 8 needs any."""
+        """Return settings that make the batch divisible by the number of ranks; empty if the default batch is."""
         if self.config.trainer.effective_batch_size % ranks == 0:
             return {}
         return {"trainer": self.config.trainer.model_copy(update={"effective_batch_size": 2 * ranks})}
 
     def undisturbed(self, ranks: int) -> Undisturbed:
         count = self.folder / f"operations-{ranks}"
-        for attempt in ("warm", "calm"):  # The first attempt makes the data.
+        for attempt in ("warm", "calm"):  # Only the second run is measured: the first also generates the data.
             started = time.monotonic()
             codes = [one.wait(LIMIT_S) for one in self.start(f"{attempt}-{ranks}", ranks, count=count)]
             seconds = time.monotonic() - started
@@ -124,7 +124,7 @@ class Room:
 
 
 class CalmRoom(Room):
-    """A test folder with an undisturbed run of one rank. Imports a run's modules once, instead of in each fork."""
+    """A test folder with an undisturbed run of one rank; it imports a run's modules once, instead of in each fork."""
 
     def __init__(self, folder: Path, *more: str) -> None:
         super().__init__(folder, *more)
@@ -133,7 +133,7 @@ class CalmRoom(Room):
 
 
 def final_hashes(folder: RunFolder) -> dict[str, str]:
-    """Return the SHA-256 of every file of the last checkpoint except meta.json, which contains the run's name."""
+    """Return the SHA-256 of each file of the last checkpoint, except meta.json, which contains the run's name."""
     last = list_checkpoints(folder.checkpoints)[-1]
     assert last.damage() is None
     files = sorted(path for path in last.path.iterdir() if path.name != "meta.json")
@@ -141,7 +141,7 @@ def final_hashes(folder: RunFolder) -> dict[str, str]:
 
 
 def history(folder: RunFolder) -> list[dict]:
-    """Return the rows of training and evaluation without times and memory."""
+    """Return the rows of training and evaluation, without the keys in MEASURED."""
     rows = [row for row in read_metrics(folder.metrics) if row["kind"] in ("training", "evaluation")]
     return [{key: value for key, value in row.items() if key not in MEASURED} for row in rows]
 
@@ -155,7 +155,7 @@ NO_TRACEBACK = "Traceback (most recent call last)"
 
 
 def run_command(arguments: Sequence[str], log: Path, environ: Mapping[str, str], limit_s: float = 120) -> int:
-    """Run `noether ARGUMENTS` to its end, as the console script does; return its exit code."""
+    """Run `noether ARGUMENTS` in a fork, with its output appended to `log`; return its exit code, -1 if it is late."""
 
     def act() -> None:
         from noether.cli.entry import main
@@ -173,7 +173,7 @@ def run_command(arguments: Sequence[str], log: Path, environ: Mapping[str, str],
 
 
 def import_what_is_used(arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
-    """Run a command in a fork, and import here the modules it imported, so that later forks need not."""
+    """Run a command in a fork, then import the same modules in this process, so that later forks need not."""
     listed = log.with_suffix(".modules")
 
     def act() -> None:

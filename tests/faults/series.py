@@ -1,4 +1,4 @@
-"""Run a series of seeded cases and record the finished ones; shared by the harnesses' command lines."""
+"""Run a series of numbered cases and record the finished cases; shared by the command lines of the harnesses."""
 
 import argparse
 import json
@@ -9,33 +9,33 @@ from collections.abc import Callable
 from pathlib import Path
 
 Case = Callable[[int], tuple[str, list[str]]]
-"""A function that runs the case of a given number; it returns a description and a list of failures."""
+"""A function that runs the case with a given number; it returns a description and a list of failures."""
 
 
 def options(description: str | None, cases: int) -> argparse.ArgumentParser:
     """Return the argument parser of a harness; `cases` is the default number of cases."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=cases, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="the first")
-    parser.add_argument("--record", type=Path, default=None, help="a file of the cases that are done")
+    parser.add_argument("--cases", type=int, default=cases, help="number of cases")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--record", type=Path, default=None, help="file that records the finished cases")
     return parser
 
 
 def harness(description: str | None, cases: int, scene: Callable[[Path], Case], summary: str) -> int:
-    """Run a harness with one process from its command line; `scene` makes the case function in a scratch folder."""
+    """Run a harness from its command line, in one process; `scene` returns the case function for a scratch folder."""
     given = options(description, cases).parse_args()
     with tempfile.TemporaryDirectory(prefix="faults-") as scratch:
         return run_series(given, scene(Path(scratch)), summary=summary)
 
 
 def run_series(given: argparse.Namespace, run_case: Case, *, summary: str, jobs: int = 1) -> int:
-    """Run the cases that the record does not have yet, and print them. A case that raises has failed.
+    """Run and print the cases that are not yet in the record; a case that raises an exception has failed.
 
     Args:
-        given: the command line.
-        run_case: runs one case.
-        summary: the rest of the last line, after the number of cases; {failed} is the number of failed cases.
-        jobs: number of forks of this process, which must not have started threads.
+        given: the arguments of the command line.
+        run_case: the function that runs a case.
+        summary: the text after the number of cases in the last line; {failed} is replaced by the count of failed cases.
+        jobs: the number of forks among which the cases are divided; this process must not have started threads.
 
     Returns:
         1 if any case failed, else 0.

@@ -1,11 +1,11 @@
-"""Attack the ports of a run: garbage, zeros, idle and many connections, forged hellos.
+"""Attack the ports of a run by garbage, zeros, HTTP requests, many idle connections, or forged hellos.
 
     python -m tests.faults.strangers --cases 12 [--first 0] [--record FILE]
 
-Each case is a run of two launchers on this machine, started as by `--nodes 2`. It is attacked at every port on which
-one of its processes listens, from before its launchers meet until it ends. Half of the runs meet at an address of this
-machine other than the loopback, so that the ports are open on every interface. The run must end as if nothing had
-happened: exit code 0 at both launchers, and the weights of the undisturbed run.
+Each case is a run of two launchers on this machine, started with `--nodes 2`. Every port on which one of its processes
+listens is attacked, from before the launchers connect until the run ends. In half of the cases the address of the run
+is not the loopback, so the ports are open on every interface. Both launchers must end with exit code 0, and the weights
+must be those of an undisturbed run.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ WRONG: tuple[dict[str, Any], ...] = (
 
 
 def forged(rng: random.Random) -> bytes:
-    """Return a launcher's hello with one wrong or missing entry, followed by the lines of an admitted launcher."""
+    """Return a launcher's hello with one wrong or missing entry, perhaps followed by lines of an admitted launcher."""
     launcher, job = rng.choice((("multinode", ""), ("slurm", "7.0")))
     identity = RunIdentity(launcher, 2, 0, "01234567", "cpu", job)
     hello = {"hello": "0" * 32, "run": identity.as_text(), "host": "stranger", "pid": 1, "ranks": [1]}
@@ -58,12 +58,12 @@ ATTACKS: dict[str, Callable[[random.Random], bytes]] = {
     "http": lambda rng: b"GET / HTTP/1.1\r\nHost: run\r\n\r\n",
     "idle": lambda rng: b"",
     "forged": forged,
-    "gloo": lambda rng: rng.randrange(2**63).to_bytes(8, "little"),  # As a gloo peer begins: with its pair's number.
+    "gloo": lambda rng: rng.randrange(2**63).to_bytes(8, "little"),  # A gloo peer first sends the number of its pair.
 }
 
 
 def listening_ports(folder: str) -> set[int]:
-    """Return the TCP ports of listening processes that name the folder in their arguments or environment."""
+    """Return the TCP ports on which processes listen that have `folder` in their arguments or environment."""
     inodes = set()
     for pid in processes_of(folder):
         with contextlib.suppress(OSError):
@@ -82,7 +82,7 @@ def listening_ports(folder: str) -> set[int]:
 
 
 class Stranger(threading.Thread):
-    """Attack every port of a run until told to stop; hold up to `most` connections open."""
+    """A thread that attacks every port of a run until `over` is set, and keeps up to `most` connections open."""
 
     def __init__(self, folder: Path, how: str, seed: int, *, most: int = 200, port: int | None = None) -> None:
         super().__init__(daemon=True)
@@ -123,9 +123,9 @@ def attacked(folder: Path, how: str, seed: int, most: int, port: int | None = No
 
 
 def own_address() -> str:
-    """Return an address of this machine other than the loopback, if any: the store then listens on every interface."""
+    """Return an address of this machine that is not the loopback; without a network, the loopback."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # Nothing is sent.
+        probe.connect(("192.0.2.1", 9))  # Only chooses the interface; a UDP socket sends nothing here.
         return str(probe.getsockname()[0])
     return "127.0.0.1"
 
@@ -138,7 +138,7 @@ def start(folder: Path, node: int, port: int, *words: str, host: str = "127.0.0.
 
 
 def finish(processes: list[subprocess.Popen[str]], limit_s: float = LIMIT_S) -> list[str]:
-    """Wait for the launchers, kill those that do not end in time, and return each one's output."""
+    """Wait for the launchers, kill any launcher that does not end in time, and return the output of each."""
     deadline = time.monotonic() + limit_s
     said = []
     for process in processes:
@@ -152,7 +152,7 @@ def finish(processes: list[subprocess.Popen[str]], limit_s: float = LIMIT_S) -> 
 
 
 def undisturbed(folder: Path) -> dict[str, str]:
-    """Return the digests of the weights of a run that nobody attacks."""
+    """Train a run that is not attacked; return the SHA-256 of the files of its last checkpoint."""
     port = free_port()
     processes = [start(folder, node, port) for node in (0, 1)]
     said = finish(processes)
@@ -161,7 +161,7 @@ def undisturbed(folder: Path) -> dict[str, str]:
 
 
 def play(folder: Path, how: str, seed: int, most: int, apart_s: float, host: str = "127.0.0.1") -> dict[str, Any]:
-    """Run once under attack: start node 0, the attacker and, after `apart_s` seconds and 50 connections, node 1."""
+    """Train under attack; node 1 starts after `apart_s` seconds and 50 connections of the attacker."""
     folder.mkdir(parents=True)
     port, began = free_port(), time.monotonic()
     with attacked(folder, how, seed, most, port) as stranger:
@@ -191,7 +191,7 @@ def main() -> int:
             most, apart_s = rng.choice((50, 400, MOST_OPEN)), rng.uniform(0, 10)
             row = play(Path(temporary) / str(seed), how, seed, most, apart_s, rng.choice(("127.0.0.1", own_address())))
             held = row.pop("hashes", None) == expected
-            return json.dumps(row), [] if held else ["other weights, or another end"]
+            return json.dumps(row), [] if held else ["different weights, or an exit code other than 0"]
 
         return run_series(given, run_case, summary="attacks, {failed} that made a difference")
 

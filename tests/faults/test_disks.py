@@ -1,4 +1,4 @@
-"""Behaviour on disks that fill, become read-only or flip a bit, and with a second writer."""
+"""The behaviour of runs on disks that are full, read-only or stalled, or that flip a byte."""
 
 import json
 import random
@@ -18,23 +18,23 @@ from noether.runs.lease import read_attempts
 
 from .hosts import LINES, OWN, PATHS, Host, learned_in_peace, updates_made
 
-WIDE = ("model.width=4096",)  # A checkpoint of half a megabyte.
+WIDE = ("model.width=4096",)  # Makes a checkpoint of half a megabyte.
 
 
 class HostOfDisks(Host):
-    """A host with private mounts; `seen` returns the path at which the test finds the same files."""
+    """A host with private mounts; `seen` returns the path through which the test sees a file of the host."""
 
     def seen(self, path: Path) -> Path:
         return Path(f"/proc/{self.holder.pid}/root{path}")
 
     def small_disk(self, disk: Path) -> RunFolder:
-        """Mount a disk of 8 MiB; return the folder of a run on it."""
+        """Mount a disk of 8 MiB at `disk`; return the folder of the run on it, as the test sees it."""
         disk.mkdir()
         self.run("mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk))
         return RunFolder(self.seen(disk / "run"))
 
     def begin(self, disk: Path, log: Path) -> tuple[RunFolder, subprocess.Popen[bytes]]:
-        """Start a run on a small disk; return its folder, as soon as there is a checkpoint, and its process."""
+        """Start a run on a small disk and wait for its first checkpoint; return the run's folder and process."""
         folder = self.small_disk(disk)
         process = self.train(log, *WIDE, f"output_path={disk}", "run_id=run")
         wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
@@ -59,7 +59,7 @@ def undisturbed(noether, tmp_path_factory) -> dict[str, str]:
 
 
 def fill(path: Path, but: int = 0) -> None:
-    """Fill the disk to the last byte, or leave `but` KiB."""
+    """Fill the disk by a file at `path`, leaving `but` KiB free."""
     kept = path.with_name("kept")
     kept.write_bytes(b"0" * 1024 * but)
     with path.open("wb", buffering=0) as file:
@@ -125,7 +125,7 @@ def test_a_disk_that_is_full_at_the_start_is_told_in_words(host, room, tmp_path)
 
 @pytest.mark.nightly
 def test_a_run_that_goes_on_where_the_disk_refuses_is_as_it_was(host, tmp_path) -> None:
-    """On a full disk, and on a read-only one, the run is refused with a message, and none of its files changes."""
+    """A full disk and a read-only disk each refuse the run with a message, and the run's files do not change."""
     disk, log = tmp_path / "disk", tmp_path / "log"
     folder, words = host.small_disk(disk), (f"output_path={disk}", "run_id=run")
     assert host.train(log, *words, "trainer.max_updates=4").wait(90) == 0, log.read_text()
@@ -148,7 +148,7 @@ def test_a_run_that_goes_on_where_the_disk_refuses_is_as_it_was(host, tmp_path) 
 def test_a_result_that_the_disk_refuses_is_told_in_words_and_made_at_the_next_start(host, tmp_path) -> None:
     disk, log = tmp_path / "disk", tmp_path / "log"
     folder, words = host.small_disk(disk), (f"output_path={disk}", "run_id=run", "trainer.max_updates=4")
-    host.environ["PAUSE_EVALUATION_S"] = "0.3"  # The test split has eight batches.
+    host.environ["PAUSE_EVALUATION_S"] = "0.3"  # For each of the eight batches of the test split.
     process = host.train(log, *words)
     wait_for("the last checkpoint", lambda: [one.updates for one in list_checkpoints(folder.checkpoints)] == [4])
     fill(host.seen(disk / "rest"))
@@ -166,7 +166,7 @@ def test_a_result_that_the_disk_refuses_is_told_in_words_and_made_at_the_next_st
 
 @pytest.mark.nightly
 def test_on_a_disk_that_stalls_both_ranks_train_on_and_what_is_selected_is_on_the_disk(host, tmp_path) -> None:
-    """A frozen file system blocks every writer until it is thawed, as an unresponsive file server does."""
+    """The file system is frozen: it blocks every writer until it is thawed, like an unresponsive file server."""
     disk, run, log = tmp_path / "image", tmp_path / "disk" / "run", tmp_path / "log"
     (run / "checkpoints").mkdir(parents=True)
     with disk.open("wb") as file:
@@ -177,7 +177,7 @@ def test_on_a_disk_that_stalls_both_ranks_train_on_and_what_is_selected_is_on_th
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no file system in a file can be made and mounted here: {error}")
     folder = RunFolder(host.seen(run))
-    # Evaluate only at the end, because saving the best checkpoint would wait for the disk.
+    # Evaluate only at the end, because an evaluation saves the best checkpoint, which would wait for the disk.
     process = host.train(log, *WIDE, "devices=2", f"output_path={run.parent}", "run_id=run")
     wait_for("a checkpoint", lambda: list_checkpoints(folder.checkpoints))
     host.run("fsfreeze", "--freeze", str(run / "checkpoints"))

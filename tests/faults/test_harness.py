@@ -1,4 +1,4 @@
-"""A few cases of each fault harness; `make faults` runs many."""
+"""A few cases of each fault harness; `make faults` runs many more."""
 
 import os
 import shutil
@@ -55,7 +55,7 @@ def run(module: str, *words: str) -> str:
 
 @pytest.mark.slow
 def test_killed_again_and_again_a_run_ends_bit_for_bit_as_if_nothing_had_happened() -> None:
-    """The seeds end a single process, both of two nodes at once, and a launcher, by SIGKILL and SIGTERM."""
+    """The six seeds disturb a single process, two nodes at once, and a launcher, by SIGKILL and by SIGTERM."""
     said = run("kill", "--cases", "6", "--jobs", "2", "--ranks", "1,2")
     assert "6 kills, 0 differences" in said
     for word in ("alone", "node", "launcher", "SIGKILL", "SIGTERM twice", "operation"):
@@ -64,10 +64,10 @@ def test_killed_again_and_again_a_run_ends_bit_for_bit_as_if_nothing_had_happene
 
 @pytest.mark.slow
 def test_what_is_damaged_is_named_and_makes_no_traceback() -> None:
-    """The damage is a checkpoint copied to a newer name, duplicated rows, pipes or flipped bits."""
+    """The damage is a checkpoint copied under a later update's name, a duplicated row, a pipe or a flipped bit."""
     ways = "copied to|metrics.jsonl: a line doubled|a pipe|flip"
     assert "8 damages, 0 tracebacks or silent differences" in run("damage", "--cases", "8", "--only", ways)
-    # A row of a completed run, which only `train` reads then.
+    # The damage is in a row of a completed run, in which only `train` reads that row.
     assert "1 damages, 0 tracebacks or silent differences" in run("damage", "--first", "711", "--cases", "1")
 
 
@@ -78,7 +78,7 @@ def test_hostile_yaml_and_variables_are_told_in_words() -> None:
 
 @pytest.mark.slow
 def test_users_of_a_group_go_on_with_each_others_runs() -> None:
-    """In one case the umask locks the group out, which is refused with a message; in the other, it admits the group."""
+    """The umask admits the group in one case; in the other, it locks the second user out, who gets a message."""
     needs_namespaces("become other users", "--mount", "true")
     assert "2 group folders, 0 differences or tracebacks" in run("groups", "--first", "2", "--cases", "2")
 
@@ -86,7 +86,7 @@ def test_users_of_a_group_go_on_with_each_others_runs() -> None:
 @pytest.mark.slow
 def test_changed_data_are_refused_by_their_code() -> None:
     """The only case here is a user's own data set whose length has changed."""
-    assert "1 changes, 0 unsaid or tracebacks" in run("changed", "--first", "4", "--cases", "1")
+    assert "1 changes, 0 unreported or tracebacks" in run("changed", "--first", "4", "--cases", "1")
 
 
 @pytest.mark.slow
@@ -104,5 +104,5 @@ def test_a_start_that_is_frozen_while_another_trains_changes_nothing() -> None:
 @pytest.mark.slow
 def test_a_disk_that_refuses_anything_is_told_in_words() -> None:
     if shutil.which("cc") is None and shutil.which("gcc") is None:
-        lacking("there is no C compiler here to build the library with that makes calls fail")
+        lacking("there is no C compiler here, which the library of failing calls needs")
     assert "6 disks, 0 differences or tracebacks" in run("disks", "--cases", "6")

@@ -1,4 +1,4 @@
-"""The network between two hosts fails mid-run: both end with a message, and the same commands resume bit for bit."""
+"""The network between two hosts fails mid-run: both launchers end with a message, and the same commands resume."""
 
 import random
 import subprocess
@@ -19,17 +19,17 @@ from .hosts import LINES, PATHS, Host, learned_in_peace, two_hosts, updates_made
 ADDRESSES = ("10.91.7.1", "10.91.7.2")
 UPDATES = 60
 SILENCE_S = 6
-# The timeout and the ten seconds in which a launcher ends its ranks, with a margin for busy machines.
+# More than SILENCE_S plus the ten seconds that a launcher takes to end its ranks, with a margin for busy machines.
 GONE_S = 60
 
 
 def cable(host: Host, state: str) -> None:
-    """Pull out a host's cable ("down"), or put it back ("up")."""
+    """Set a host's network card "down", as if its cable were pulled out, or "up" again."""
     host.run("ip", "link", "set", "eth0", state)
 
 
 def train(hosts: list[Host], folder: Path, *overrides: str) -> list[subprocess.Popen[bytes]]:
-    """Start one rank on each host, as a person without a scheduler does; append to n1.log and n2.log."""
+    """Start one rank on each host, without a scheduler; their output is appended to n1.log and n2.log."""
     words = ["-m", "noether", "train", "--hp", str(LINES), "resume=auto", "run_id=run", *overrides]
     words += [f"output_path={folder}", "nodes=2", f"master_addr={ADDRESSES[0]}", "master_port=29571"]
     commands = [one.inside(sys.executable, *words, f"node_rank={rank}") for rank, one in enumerate(hosts)]
@@ -38,7 +38,7 @@ def train(hosts: list[Host], folder: Path, *overrides: str) -> list[subprocess.P
 
 @pytest.fixture
 def hosts(environ) -> Iterator[list[Host]]:
-    """Yield two hosts, n1 and n2, with a private cable between them and a shared file system."""
+    """Yield two hosts, n1 and n2, that share the file system and are joined by a simulated cable."""
     own = {**environ, **PATHS, "PAUSE_S": "0.1"}
     with two_hosts(lambda index: Host(f"n{index + 1}", own, "--net"), ADDRESSES) as two:
         yield two
@@ -52,7 +52,7 @@ def undisturbed(noether, tmp_path_factory) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", in_every_push({"0": 0, "1": 1}, "0"))
 def test_the_network_is_dropped_in_mid_run(hosts, undisturbed, seed, tmp_path) -> None:
-    """The seed determines the update after which the cable is pulled, and the host."""
+    """The seed draws the update after which a cable is pulled, and the host whose cable it is."""
     rng, folder = random.Random(seed), RunFolder(tmp_path / "run")
     update, host = rng.randint(11, UPDATES // 2), rng.randrange(2)
     logs = [tmp_path / "n1.log", tmp_path / "n2.log"]

@@ -1,4 +1,4 @@
-"""Attacks on the ports of a run: some cases of `python -m tests.faults.strangers`, and each defence by itself."""
+"""Attacks on the ports of a run: some cases of `python -m tests.faults.strangers`, and tests of each defence."""
 
 import random
 import socket
@@ -45,7 +45,7 @@ def test_a_run_of_two_launchers_goes_on_as_if_nothing_had_happened(
 
 @pytest.mark.slow
 def test_a_start_that_is_disturbed_ends_in_time_with_what_was_seen(tmp_path: Path) -> None:
-    """The other launcher never connects, but unrelated programs do."""
+    """Unrelated programs connect, and the second launcher never does."""
     port, began = free_port(), time.monotonic()
     with strangers.attacked(tmp_path, "zeros", 0, 400, port):
         process = strangers.start(tmp_path, 0, port, "distributed.init_timeout_s=5")
@@ -90,7 +90,7 @@ for line in sys.stdin:
 
 
 def test_a_flood_leaves_the_launcher_descriptors_for_its_run() -> None:
-    """The test opens more connections at once than the process may open files."""
+    """The launcher may open 200 files; the test opens 900 connections to it."""
     listener = subprocess.Popen(
         [sys.executable, "-c", FLOOD], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""A training run in its own process that can be made to die at its n-th operation on the run folder."""
+"""A training run in a forked process, which can be made to die before its n-th operation on the run folder."""
 
 import os
 import signal
@@ -18,18 +18,18 @@ FILE_EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.tru
 
 @dataclass
 class Victim:
-    """A started process of a run, and its exit code."""
+    """A started process, and its exit code once it has ended."""
 
     pid: int
     log: Path
     code: int | None = None
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        if self.code is None:  # Else the pid may belong to another process by now.
+        if self.code is None:  # After its end, another process may have its pid.
             os.kill(self.pid, number)
 
     def wait(self, seconds: float) -> int | None:
-        """Return the exit code (minus the signal's number), or None if it is still alive after `seconds`."""
+        """Return the exit code (-N after signal N), or None if the process is still alive after `seconds`."""
         deadline = time.monotonic() + seconds
         while self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -49,10 +49,9 @@ class Victim:
 
 
 def fork(act: Callable[[], object], log: Path, environ: Mapping[str, str]) -> Victim:
-    """Fork this process, which has started no threads; call `act` in the child, in a new session.
+    """Fork this process, which must not have started threads; call `act` in the child, in a new session.
 
-    The child's output is appended to `log`. It exits with 0, with the code of a SystemExit, or with 70 after a
-    traceback.
+    The child appends its output to `log`. Its exit code is 0, that of a SystemExit, or 70 after any other exception.
     """
     pid = os.fork()
     if pid:
@@ -83,14 +82,14 @@ def fork(act: Callable[[], object], log: Path, environ: Mapping[str, str]) -> Vi
 def start(
     config: RunConfig, log: Path, environ: Mapping[str, str], *, die_at: int | None = None, count: Path | None = None
 ) -> Victim:
-    """Start `noether train` by forking this process, which has imported torch.
+    """Start `noether train` in a fork of this process, so that it need not import torch again.
 
     Args:
         config: the run's settings.
-        log: file to which its output is appended.
-        environ: its environment.
-        die_at: the run dies by SIGKILL right before this operation on the run folder, counted from 1.
-        count: file to which the number of operations is written at the end.
+        log: the file to which the run appends its output.
+        environ: the run's environment variables.
+        die_at: the number (from 1) of the operation on the run folder right before which the run kills itself.
+        count: the file to which the run writes the number of its operations at its end.
     """
 
     def act() -> None:
@@ -113,13 +112,13 @@ def start(
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)  # The signal is on its way; nothing more may be done.
+    time.sleep(60)  # Wait until the signal arrives, so that nothing more is done.
 
 
 class Operations:
     """Count this process's operations on a folder: opens, renames, removals, flushes, and pieces of checkpoint files.
 
-    `before` is called before each operation with its number, from 1.
+    Before each operation, `before` is called with the operation's number, from 1.
     """
 
     def __init__(self, folder: Path, before: Callable[[int], object]) -> None:
@@ -138,7 +137,7 @@ class Operations:
     def _in_mid_write(self, parts: Callable[..., Iterator[bytes]]) -> Callable[..., Iterator[bytes]]:
         def counted(tensors) -> Iterator[bytes]:
             for number, part in enumerate(parts(tensors)):
-                if number % 16 == 1:  # Not every tensor: else hardly any other operation would be hit.
+                if number % 16 == 1:  # Count few pieces, or nearly all random operations would be pieces.
                     self._count()
                 yield part
 

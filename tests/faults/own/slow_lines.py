@@ -1,7 +1,7 @@
 """A user's own data set, model and task, small enough to be started often.
 
-The variable PAUSE_S makes every update longer, PAUSE_EVALUATION_S every batch of an evaluation. RECORD names a folder
-in which each rank records the samples of its updates.
+The environment variable PAUSE_S adds seconds to each loss, PAUSE_EVALUATION_S to the metrics of each batch. RECORD is a
+folder in which each rank records the indices of the samples that it trains on.
 """
 
 import json
@@ -17,7 +17,7 @@ from noether.core.tasks.base import Task
 
 
 class Lines:
-    """y = 3 · the sum of x, at random x."""
+    """The data set: `x` (4,), random, and `y` (1,), three times the sum of x."""
 
     def __init__(self, split, root, count):
         self.x = torch.randn(count, 4, generator=torch.Generator().manual_seed(len(split)))
@@ -31,7 +31,7 @@ class Lines:
 
 
 class StoredLines(Lines):
-    """The same function, with x read from a file for each split in `root`: an array (samples, 4)."""
+    """The same data set, but with x (samples, 4) from the file `SPLIT.npy` in the folder `root`."""
 
     def __init__(self, split, root):
         self.x = torch.from_numpy(np.load(Path(root) / f"{split}.npy"))
@@ -39,7 +39,7 @@ class StoredLines(Lines):
 
 
 class Network(nn.Module):
-    """Two layers with dropout between them, so that random numbers affect the result."""
+    """Two layers with dropout between them, so that the result depends on the random state."""
 
     def __init__(self, width, dropout=0.1):
         super().__init__()
