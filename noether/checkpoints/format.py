@@ -1,7 +1,7 @@
 """Checkpoints on disk: written atomically, verified before use. No torch here.
 
 A checkpoint is a folder `update-000001234/` of plain files (safetensors and JSON, which run no code when read).
-`meta.json` contains the format version, the SHA-256 of every other file, and one of its own remaining content.
+`meta.json` contains the format version, the SHA-256 of every other file, and the SHA-256 of its own other content.
 All files are written to a temporary folder, `meta.json` last; then the folder is renamed.
 """
 
@@ -44,7 +44,7 @@ class DamagedCheckpoint(RequestError):
 class CheckpointFolder:
     """One checkpoint on disk. Each file is verified before it is used.
 
-    known: the cache of the files read so far: the content of meta.json, and the SHA-256 of every other file. The cache
+    known: a cache of the content of meta.json, and of the SHA-256 of every other file once it was read. The cache
         is passed on with the checkpoint, even to other processes, so that each host reads each file only once. A file
         that has changed since it was read is read again.
     """
@@ -102,7 +102,7 @@ class CheckpointFolder:
         return None
 
     def check(self, fix: str = "", *, whole: bool = True) -> None:
-        """Raise DamagedCheckpoint if `damage` finds any damage; the error proposes to type the line `fix`."""
+        """Raise DamagedCheckpoint if `damage` finds any damage; the error proposes `fix` as the line to type."""
         if (damage := self.damage(whole)) is not None:
             raise self._damaged(damage, fix)
 
@@ -202,7 +202,7 @@ def _loss(row: Mapping[str, Any], better: Any) -> float:
 def ranked(checkpoints: Iterable[CheckpointFolder]) -> list[CheckpointFolder]:
     """Sort checkpoints by selection metric, the best first. Of checkpoints with equal metrics, the older comes first.
 
-    Unreadable checkpoints come first: each may be the best. Checkpoints without a metric come last, the newest first.
+    Unreadable checkpoints precede all others: each may be the best. Those without a metric come last, the newest first.
     """
 
     def rank(checkpoint: CheckpointFolder) -> tuple[float, int]:
@@ -252,7 +252,7 @@ def write_checkpoint(
     """Write one checkpoint: write and flush every file, then meta.json; then rename the temporary folder.
 
     files: the content of each file by name, in pieces. meta: further content of meta.json.
-    before_rename: called when all files are on disk, before the rename. If this call or a piece of content raises, if
+    before_rename: called when all files are on disk, before the rename. If this call or a part of `files` raises, if
         the disk refuses (OSError) or if `writer` may no longer write (NoetherError), `folder` stays unchanged.
     """
     final = folder / f"{UPDATE}{updates:09d}"
@@ -306,7 +306,7 @@ def _meta_digest(meta: dict[str, Any]) -> str:
 
 
 def prune_checkpoints(folder: Path, keep: int, writer: Writer = UNFENCED) -> None:
-    """Remove the checkpoints that `choose_to_prune` returns (checking only meta.json), and failed writes' leftovers."""
+    """Remove leftovers of failed writes, and what `choose_to_prune` chooses when only meta.json is checked."""
     for checkpoint in choose_to_prune(folder, keep, lambda one: one.damage(whole=False) is not None):
         writer.drop(checkpoint.path)
     remove_leftovers(folder)

@@ -53,7 +53,7 @@ def named_weights(where: str) -> StampedFile:
 
     Verify a file that is in a checkpoint or has a digest file next to it. For a run, use only the best checkpoint.
 
-    RequestError: there are no weights, or they are damaged.
+    RequestError: `where` names no weights, or they are damaged.
     """
     path = Path(where).expanduser()
     if path.is_file():

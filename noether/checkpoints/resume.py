@@ -60,7 +60,7 @@ RULES = {
     "dataset_root": (ResumeRule.ALLOWED, "where the same data is stored"),
     **dict.fromkeys(("output_path", "run_id"), (ResumeRule.ALLOWED, "where the run is stored")),
     **dict.fromkeys(("resume", "accept_changes"), (ResumeRule.ALLOWED, "how it resumes")),
-    "initial_weights": (ResumeRule.ALLOWED, "where it began; it resumes from its own weights"),
+    "initial_weights": (ResumeRule.ALLOWED, "where the run began; it resumes from its own weights"),
     "num_workers": (ResumeRule.ALLOWED, "how many processes read the data"),
     **dict.fromkeys(("tracker", "trainer.log_every", "trainer.profile"), (ResumeRule.ALLOWED, "what is shown")),
     "slurm": (ResumeRule.ALLOWED, "what a job requests"),
@@ -150,7 +150,7 @@ def accepted_changes(changes: Sequence[Change], accept: Sequence[str], run: str)
     refused = [one for one in changes if one.rule is ResumeRule.REFUSED and not is_accepted(one.key, accept)]
     if refused:
         widest = max(len(str(change)) for change in refused)
-        # Also propose what is already accepted. Propose the data set as a whole: each of its settings changes the data.
+        # Also propose keys accepted already. Propose the data set as a whole: each of its settings changes the data.
         proposed = ("dataset" if change.key.startswith("dataset.") else change.key for change in refused)
         keys = ",".join(dict.fromkeys([*accept, *proposed]))
         other = f"'accept_changes=[{keys}]'      (or resume=null run_id=ANOTHER_NAME for a new run)"
@@ -181,8 +181,8 @@ def _shown(value: Any) -> str:
 class ResumeTarget:
     """The folder that a run writes to, and the checkpoint from which it resumes (None: it starts from the beginning).
 
-    The process responsible for rank 0 creates one target and passes it to all ranks. The checkpoint is verified; if
-    `find_target` was called with `whole=False`, only its meta.json is.
+    The process responsible for rank 0 creates one target and passes it to all ranks. The checkpoint is verified, or
+    only its meta.json if `find_target` was called with `whole=False`.
 
     attempts: number of attempts at the run when the target was chosen. If another attempt starts before this attempt
         takes the folder, the checkpoint may no longer be the newest.

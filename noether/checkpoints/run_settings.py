@@ -36,10 +36,10 @@ from noether.runs.trust import approved_code
 def run_settings(
     folder: RunFolder, checkpoint: CheckpointFolder | None, *, resumes: bool = False
 ) -> tuple[SettingsLayer, RunConfig]:
-    """Return the settings in a run's config.yaml, which every attempt writes: as a layer, and validated.
+    """Return a run's settings from config.yaml, which every attempt writes, both as a layer and validated.
 
-    If config.yaml cannot be read, use the verified settings in `checkpoint`; without one, raise RequestError. With
-    `resumes=True`, also use them if resuming refuses config.yaml's changes: the attempt that wrote it saved nothing.
+    If config.yaml cannot be read, use the verified settings in `checkpoint`; if that is None, raise RequestError. With
+    `resumes=True`, also use these if resuming refuses config.yaml's changes: the attempt that made them saved nothing.
     """
     refused: list[str] = []
     try:
@@ -67,7 +67,7 @@ def say_of_settings(text: str) -> None:
 
 
 def load_run_config(overrides: Sequence[str], hp: str | None) -> RunConfig:
-    """Compose the configuration from what `rebase_on_run` returns. RequestError: as `rebase_on_run`, `load_config`."""
+    """Compose the configuration from the result of `rebase_on_run`. RequestError: as for that and `load_config`."""
     return load_config(*rebase_on_run(overrides, hp))
 
 
@@ -140,7 +140,7 @@ def _typed(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _resumed(typed: Mapping[str, Any], words: Sequence[str]) -> tuple[RunFolder | None, str | None]:
-    """Return the run folder and the checkpoint name in the setting `resume`, or None. Neither has to exist."""
+    """Return the run folder and the checkpoint name in `resume`, each None if not named. They need not exist."""
     named = typed.get("resume")
     if not isinstance(named, str) or named == "auto":
         return None, None
@@ -178,7 +178,7 @@ class ChosenModel:
 class WantedModel:
     """A request for a model of a run.
 
-    checkpoint: None means the one in `run` (RUN/checkpoints/NAME), else the best. weights: None means EMA, if any.
+    checkpoint: None means that in `run` (RUN/checkpoints/NAME), else the best. weights: None means EMA, if any.
     """
 
     run: str

@@ -213,7 +213,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters and buffers of a model by name.
 
     A state_dict may contain extra state (get_extra_state): neuraloperator's models store their options there, and
-    Transformer Engine's models their scaling factors. Checkpoints omit it, and a resumed run reports what is omitted.
+    Transformer Engine's models their scaling factors. Checkpoints omit this state, and a resumed run reports it.
     """
     return {name: value.detach() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
@@ -243,7 +243,7 @@ def _optimizer_state(state: TrainingState) -> Iterator[tuple[str, Any]]:
 
 
 def group_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return the settings of each of an optimiser's groups, without the learning rate, which the schedule sets."""
+    """Return the settings of an optimiser's parameter groups, without the learning rate, which the schedule sets."""
     given = ("params", "lr")
     return [{key: kept for key, kept in group.items() if key not in given} for group in optimizer.param_groups]
 

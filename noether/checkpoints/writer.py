@@ -115,7 +115,7 @@ LONGEST_CLOSE_S = 30.0
 
 @dataclass(frozen=True)
 class Written:
-    """A checkpoint that is on disk, with the seconds that the write took, and its selection metric."""
+    """A checkpoint that is on disk, its selection metric, and the seconds that the write took."""
 
     checkpoint: CheckpointFolder
     seconds: float
@@ -164,7 +164,7 @@ class CheckpointWriter:
     def on_its_way(self) -> str:
         """Describe in a phrase the snapshot that is being written: its update, and for how long the write has run."""
         seconds = time.monotonic() - self._started
-        return f"that of update {self.updates} has been on its way to the disk for {seconds:.0f} s"
+        return f"the write of update {self.updates} has been in progress for {seconds:.0f} s"
 
     def start(self, snapshot: Snapshot, *, last: bool = False) -> None:
         """Start to write a snapshot, which must not change until it is written. No other may be in progress."""
@@ -257,7 +257,7 @@ SAID_AFTER_S = 5.0
 
 @dataclass
 class Saver:
-    """Saves checkpoints: every rank contributes its random states; rank 0 adds the other state and writes.
+    """Saves checkpoints: every rank contributes its random states; rank 0 adds the other state and writes the files.
 
     group: the ranks. writer: the writer on rank 0; None on other ranks.
     about: further content of meta.json. selected_by: the selection metric.
@@ -324,7 +324,7 @@ class Saver:
             return False
         if not writer.wait(SAID_AFTER_S):
             which = "last" if leaving else "best"
-            self.warn(f"the {which} checkpoint has to wait: {writer.on_its_way()}; the run continues after it")
+            self.warn(f"the {which} checkpoint has to wait: {writer.on_its_way()}; then the run continues")
             writer.wait()
         if writer.refused is not None and progress.best_metric != self._best_before:
             self.warn(f"the best checkpoint so far (update {writer.updates}) could not be written, and is dropped")

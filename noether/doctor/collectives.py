@@ -97,8 +97,8 @@ def _check_sum(device: torch.device, group: Any) -> None:
 def _measure(backend: str, device: torch.device, group: Any) -> dict[str, Any]:
     """Measure how long the group takes to sum a small and a large tensor.
 
-    Return the time (µs) of the small sum and two bandwidths (MB/s) of the large one: bytes divided by time, and the
-    "bus" bandwidth, 2 (n - 1) / n times that, which does not depend on the rank count n (nccl-tests, PERFORMANCE.md).
+    Return the time (µs) of the small sum and two bandwidths (MB/s) of the large sum: bytes divided by time, and this
+    times 2 (n - 1) / n, the "bus" bandwidth, which does not depend on the rank count n (nccl-tests, PERFORMANCE.md).
     """
 
     def seconds(size: int, repeats: int) -> float:

@@ -43,7 +43,7 @@ MEETING_SHARE, JOIN_SHARE = 0.36, 0.44
 """Shares of the time limit: how long rank 0 waits for the other ranks, and how long the other ranks try to reach rank
 0, which may start to listen late, because it reads its own host's facts first."""
 DRIVER_SHARE = 0.3
-"""The time after which the NVIDIA driver counts as hung, as a share of the time limit (by default 15 s)."""
+"""The share of the time limit after which the NVIDIA driver counts as hung: by default after 15 s."""
 WATCHDOG_SECONDS = 5.0
 """The watchdog ends a doctor that hangs this many seconds after the time limit: by default after 55 s in all."""
 RANK = "noether.doctor.participant.examine_rank"
@@ -157,9 +157,9 @@ def find_place(config: RunConfig, facts: HostFacts) -> tuple[Placement | None, l
 
 
 def _as_doctors(run: RunInfo, clock: TimeBudget, share: float) -> RunInfo:
-    """Return the info of a run adapted to the doctor. Its launcher has a name that no run's launcher has.
+    """Return a copy of a run's info for the doctor. The copy names a launcher that no run has.
 
-    The processes have this share of the time to meet, and may have different devices, which the doctor compares later.
+    The processes must meet within `share` of the time. Their devices may differ; the doctor compares these later.
     """
     identity = replace(run.identity, launcher=f"doctor:{run.identity.launcher}", device_kind="")
     limits = DistributedConfig(
@@ -169,7 +169,7 @@ def _as_doctors(run: RunInfo, clock: TimeBudget, share: float) -> RunInfo:
 
 
 def _alone(placement: Placement | None, host: str) -> Placement:
-    """Return a placement whose workers meet on this host: the given one, or without any, one worker on the CPU."""
+    """Return a placement whose workers meet on this host: `placement` adapted or, if None, one worker on the CPU."""
     if placement is None:
         here = (Worker(0, 0, 0, Device("cpu")),)
         return Placement("", 1, (host,), 0, here, Endpoint("127.0.0.1", 0), restarts=0, reasons={}, local_world_size=1)

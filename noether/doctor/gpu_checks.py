@@ -32,14 +32,14 @@ SUSPECT = {62: "an internal controller halted", 63: "faulty memory was remapped"
 """BROKEN and SUSPECT: the Xid errors that hardware causes (NVIDIA's catalogue of Xid errors). Programs cause other Xid
 errors, above all 13, 31, 43 and 45."""
 SLOW_CLOCK = 0.8
-"""The finding about a slowed GPU states its clock rate if this is below this share of the highest rate."""
+"""The finding about a slowed GPU states its clock rate if the rate is below this share of the highest rate."""
 
 
 @dataclass(frozen=True)
 class GpuHealth:
     """The health of one GPU. A value that the GPU or its driver does not report is None.
 
-    ecc: whether ECC corrects memory errors. uncorrected: count of uncorrected memory errors since the driver's load.
+    ecc: whether ECC corrects memory errors. uncorrected: count of uncorrected errors since the driver was loaded.
     remap_pending: whether memory rows will be remapped at the next reset. remap_failed: whether remapping failed.
     slowed_by: why the clock is reduced. clock, most_clock: current and highest clock rate of the processors, in MHz.
     links_up, links_down: counts of NVLinks. lost: whether the driver lists the GPU but cannot reach it.

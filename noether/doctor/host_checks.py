@@ -155,7 +155,7 @@ def check_imports(facts: HostFacts) -> Diagnosis:
 
 
 def check_shared_memory(facts: HostFacts, gpu_ranks: int) -> Diagnosis:
-    """Check that NCCL has enough of /dev/shm to connect the GPUs of this host. (The plan checks it for loaders.)"""
+    """Check that NCCL has enough of /dev/shm to connect the GPUs of this host. (For loaders, the plan checks it.)"""
     size = facts.shared_memory
     if gpu_ranks < 2 or size is None:
         unread, unused = "/dev/shm cannot be read", "NCCL needs it only on a host with two or more GPUs"

@@ -25,9 +25,9 @@ from noether.launch.processes.worker import write_to_log
 from noether.runs.provenance import image_record
 
 TORCH_SHARE = 0.5
-"""The time limit of `import torch`, as a share of the whole time limit (by default 25 s)."""
+"""The share of the whole time limit that `import torch` may take: by default 25 s."""
 LEADER_SHARE, FOLLOWER_SHARE = 0.9, 0.8
-"""The shares of the time limit after which rank 0's process (perhaps the first) and any other process stop waiting."""
+"""The shares of the time limit after which rank 0's process, and any other, stops waiting: rank 0 may start earlier."""
 POLL_S = 0.2
 """The maximum time in s between two polls of a link, which must check its own time limits."""
 
@@ -49,7 +49,7 @@ class TimeBudget:
 
 def examine_rank(context: WorkerContext, asks: int) -> int:
     """Run one rank of the doctor in a worker process; `asks` is the rank that lists the devices."""
-    # Write to a log, because libraries (as with NCCL_DEBUG=INFO) would write to stdout, where rank 0 prints JSON.
+    # Write to a log, because libraries (NCCL with NCCL_DEBUG=INFO) would write to stdout, where rank 0 prints JSON.
     write_to_log(context.run_info.log_folder / f"rank-{context.worker.rank}.log")
     from noether.doctor.collectives import walk_steps  # Imports torch, which may be broken.
 
@@ -152,7 +152,7 @@ class Participant:
         here = check_host(self.facts, self.placement, torch, devices, os.environ, os.getloadavg()[0])
         # The values in `versions` should be the same on every host.
         versions = {name: str(torch[key]) for name, key in (("CUDA", "cuda"), ("NCCL", "nccl")) if torch.get(key)}
-        if (image := image_record()) is not None:  # Without a digest, use what is known in the container.
+        if (image := image_record()) is not None:  # Without a digest, use the facts recorded by its build.
             built = f"{image['flavour']} {image['git_revision']} {image['lock_sha256'][:12]}"
             versions["image"] = image["digest"] or built
         return {
@@ -187,7 +187,7 @@ def lead(process: Participant, hub: Hub, listener: RunListener | None, report: D
         report.findings.append(replace(finding, hosts=(loss.host,), ranks=ranks))
     if listener is not None:
         versions: dict[str, dict[str, str]] = {}
-        for answer in told:  # If the versions of a host's processes differ, each gets an entry.
+        for answer in told:  # If the versions of a host's processes differ, each process gets an entry.
             is_known = versions.setdefault(answer["host"], answer["versions"]) == answer["versions"]
             name = answer["host"] if is_known else f"{answer['host']} rank {answer['ranks'][0]}"
             versions[name] = answer["versions"]
@@ -207,7 +207,7 @@ def lead(process: Participant, hub: Hub, listener: RunListener | None, report: D
 
 
 def follow(process: Participant, spoke: Spoke, report: DoctorReport) -> bool:
-    """Run any other process: report to rank 0; if that fails, fill `report` and return True, to print it here."""
+    """Run a process without rank 0: report to rank 0; if that fails, fill `report` and return True to print it here."""
     process.clock.step = "the ranks, and reaching rank 0"
 
     def is_over() -> bool:
@@ -250,7 +250,7 @@ def _presence(
     for number, (ranks, loss) in enumerate(lost.items()):
         node = nodes.index(loss.host) if loss.host in nodes else -1 - number
         came.setdefault(node, (loss.host, []))[1].extend(ranks)
-    # Only if the ranks could connect is their absence a finding.
+    # The absence of ranks is a finding only if they could connect.
     is_known = hub.reports or hub.meeting is not None or isinstance(hub.not_met, JoinError)
     found = [check_presence(hub.world_size, nodes, came, hub.run_info.distributed.init_timeout_s)] if is_known else []
     for caller in listener.strays.values():

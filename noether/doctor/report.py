@@ -45,7 +45,7 @@ def skipped(check: str, reason: str) -> Diagnosis:
 
 
 def first_of_problems(check: str, works: str, *problems: tuple[object, Level, str, str, str]) -> Diagnosis:
-    """Return the first problem whose `exists` is true, of (exists, level, seen, expected, fix); else "ok", `works`."""
+    """Return the first problem (exists, level, seen, expected, fix) that exists, else "ok" with the text `works`."""
     for is_there, *words in problems:
         if is_there:
             return Diagnosis(check, *words)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from noether.doctor.report import Diagnosis, Level, first_of_problems, skipped
 from noether.launch.processes.context import named_ranks
 
 SLOW_MB_PER_S = {"gloo": 50.0, "nccl": 1000.0}
-"""{backend: the bandwidth below which it is slow}: a little less than 1 or 10 Gb/s Ethernet has (125, 1250 MB/s)."""
+"""{backend: the bandwidth below which it is slow}: less than that of 1 or 10 Gb/s Ethernet (125, 1250 MB/s)."""
 MUST_AGREE = ("noether", "torch", "CUDA", "NCCL", "devices")
 """The values that must be equal on all hosts of a run. A run itself compares noether, torch, kind of device and
 settings when it begins, but not CUDA and NCCL: if they differ, the run fails later."""
@@ -115,7 +115,7 @@ def _broken(name: str, told: Sequence[Mapping[str, Any]], world_size: int) -> Di
 
 
 def check_bandwidth(measured: Sequence[Mapping[str, Any]], hosts: int) -> Diagnosis:
-    """Check the lowest bandwidth of the ranks. `measured`: what each rank's step "bandwidth" returned."""
+    """Check the lowest bandwidth of the ranks. `measured`: the result of each rank's step "bandwidth"."""
     slowest = min(measured, key=lambda answer: answer["bus_mb_per_s"])
     backend = slowest["backend"]
     seen = (

@@ -45,7 +45,7 @@ class TrainingJob:
     """A job for Slurm: one run, an array with the runs of a sweep, or a user's script (then `runs` is empty).
 
     name: the run's id; for an array, the common beginning of the ids of its runs.
-    shared: the overrides that all runs have in common, in the order given. `runs` has the other overrides.
+    shared: the overrides that all runs have in common, in the order given. `runs` contains the other overrides.
     hp: the path of the settings file, as typed.
     folders: the folders of the runs and of their data, which the job's container must mount.
     configs: the settings of each run. script: the words of `noether run` from the script on.
@@ -66,7 +66,7 @@ class TrainingJob:
 
     @property
     def is_array(self) -> bool:
-        """True if the job is an array: of the runs of a sweep, or with a script that every element runs."""
+        """True if the job is an array, whose elements are the runs of a sweep or all run the same script."""
         return len(self.runs) > 1 or "array" in self.slurm.slurm_additional_parameters
 
     @property
@@ -162,7 +162,7 @@ def _refuse_nodes_of_no_scheduler(config: RunConfig) -> None:
 def plan_job(config: RunConfig, *, trains: bool = True) -> tuple[Placement, BatchPlan | None]:
     """Plan a run as rank 0 would on the job's nodes, with placeholders for ids and unknown node names.
 
-    With `trains=True`, also divide the batch over the ranks. RequestError: `train` or `run` would raise it there.
+    With `trains=True`, also divide the batch over the ranks. RequestError: `train` or `run` would raise it on a node.
     """
     slurm, gpus = config.slurm, config.slurm.gpu_count
     if gpus is None and config.accelerator == "gpu":

@@ -18,7 +18,7 @@ from slurm_lint.words import UsageError
 TrainLine = tuple[tuple[str, ...], str | None]
 """The overrides and the settings file in a line `noether train …` or `noether run …`."""
 ReadLine = Callable[[tuple[str, ...]], TrainLine | None]
-"""A function that reads the words after `noether` as the command line does; None if they are no valid TrainLine."""
+"""A function that reads the words after `noether` as the command line does; it returns None if they are invalid."""
 VERBS = ("train", "run")
 RULES = (
     Rule("NTH220", "batch-not-divisible", "error",

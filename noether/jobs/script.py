@@ -85,7 +85,7 @@ def _srun(job: TrainingJob, program: Sequence[str] | None) -> str:
     # Since Slurm 22.05, srun does not inherit --cpus-per-task from sbatch (release notes).
     cpus = [f"--cpus-per-task={slurm.cpus_per_task}"] if slurm.cpus_per_task else []
     srun, container = ["srun", "--kill-on-bad-exit=1", "--wait=60", *cpus], []
-    if job.script:  # The ranks of a script can end at any time, so `noether run`, not srun, ends the others.
+    if job.script:  # The ranks of a script can end at any time, so `noether run`, not srun, ends the remaining ranks.
         srun = ["srun", "--kill-on-bad-exit=0", "--wait=0", *cpus]
     if slurm.container and is_apptainer(slurm.container):
         binds = [part for mount in _mounts(job) for part in ("--bind", mount)]

@@ -48,7 +48,7 @@ def submit_here(
 def send(job: TrainingJob, words: Sequence[str]) -> tuple[str, str]:
     """Submit a job; return its id (for an array, the id of its first element) and the path of its output.
 
-    RequestError: a run is already in the queue; or there is no Slurm. Then the fix is `noether submit WORDS`.
+    RequestError: a run is already in the queue, or there is no Slurm (then the fix is `noether submit WORDS`).
     """
     if not has_slurm():
         line = shlex.join(["noether", "submit", *words])

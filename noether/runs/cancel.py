@@ -24,7 +24,7 @@ LIMIT_S = 600.0
 def cancel_run(run: str) -> int:
     """Stop a run, in its Slurm job or on this machine.
 
-    RequestError: the run is not running here, is another user's, or its job is suspended. NoetherError: it runs on.
+    RequestError: the run is not running here, is another user's, or its job is suspended. NoetherError: it still runs.
     """
     folder = find_run(run, "")
     job = job_in_queue(folder, queue_of(folder))

@@ -22,7 +22,7 @@ class Metric:
     unit: the unit of its values; "" if none or unknown. With "%", values are fractions of 1, shown in percent.
     better: whether lower or higher values are better; "" if neither, or unknown.
     label: its display name without the quantity that it measures, such as "relative L2".
-    of, part: the field, output or scalar that it measures, and which component or other part of this; "" is the whole.
+    of: the field, output or scalar that it measures. part: which component or other part of this; "" for the whole.
     measure: the kind of measure, such as `relative_l2`, by which code finds the metric.
     headline: whether to show the metric where there is space for only a few.
     score: whether the metric is a score whose best value is 1.
@@ -39,7 +39,7 @@ class Metric:
     score: bool = False
 
     def is_better(self, value: float | None, than: float | None) -> bool:
-        """Return whether `value` is better than `than`: by default lower. NaN never is; any other number beats None."""
+        """Return whether `value` is better than `than` (by default: lower). NaN never is; other numbers beat None."""
         if value is None or value != value:
             return False
         return than is None or (value > than if self.better == "higher" else value < than)

@@ -1,4 +1,4 @@
-"""Record what a run's numbers depend on: image, lock file, revision, versions, driver, host. No torch here."""
+"""Record what a run's results depend on: image, lock file, revision, versions, driver, host. No torch here."""
 
 import contextlib
 import json

@@ -115,7 +115,7 @@ def read_rows(path: Path, warn: Warn = lambda text: None, most: int = LARGEST_HI
                 rows.append(parse_row(line))
         except ValueError as error:
             if number < len(lines):
-                warn(f"{path}:{number}{' of its end' * bool(begin)} is damaged and skipped: {error}")
+                warn(f"{path}:{number}{' of the part read' * bool(begin)} is damaged and skipped: {error}")
     return rows
 
 

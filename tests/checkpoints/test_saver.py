@@ -64,7 +64,7 @@ def test_what_is_due_while_a_stalled_disk_has_another_is_skipped_in_words(scene)
     scene.save(10)
     for update in (20, 21):
         scene.save(update)
-    since = "is skipped: that of update 10 has been on its way to the disk for "
+    since = "is skipped: the write of update 10 has been in progress for "
     assert [said.partition(since)[0] for said in scene.warnings] == [f"the checkpoint of update {n} " for n in (20, 21)]
     assert threading.active_count() == threads, "one thread must write all checkpoints"
     assert scene.kept == []
@@ -93,7 +93,7 @@ def test_the_best_and_the_last_wait_for_a_stalled_disk_and_say_so(scene, metric,
     scene.settle()
     assert len(scene.warnings) == 1
     which = "last" if leaving else "best"
-    assert f"the {which} checkpoint has to wait: that of update 15 has been on its way" in scene.warnings[0]
+    assert f"the {which} checkpoint has to wait: the write of update 15 has been in progress" in scene.warnings[0]
     assert scene.kept == ([10, 20] if leaving else [20])
     assert scene.state.progress.best_metric == (metric or 0.9)
     assert progress_in(list_checkpoints(scene.writer.folder)[-1])["best_metric"] == (metric or 0.9)

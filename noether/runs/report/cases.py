@@ -316,7 +316,7 @@ def field_cases(run: ReportedRun, name: str) -> FieldCases:
     if not cases:
         raise NothingToDraw("No sample of this field was kept.")
     if any(case.points.ndim != 2 or case.points.shape[1] != 3 for case in cases):
-        raise NothingToDraw("Pictures are drawn of points in three dimensions only.")
+        raise NothingToDraw("Only points in three dimensions can be drawn.")
     on_surface, files = _on_surface(run, name), space.turn @ of_files(mapping(run.meta, "space"))
     if on_surface and not space.flat:
         frame = views.frame_around([views.surface_extent(case.points, space) for case in cases], 0.035)

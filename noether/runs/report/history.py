@@ -51,7 +51,7 @@ class _Curve:
 
 @dataclass
 class Evaluation:
-    """One evaluation of a split, after an update, with some weights."""
+    """One evaluation of a split, after an update, with one kind of weights."""
 
     update: int
     split: str
@@ -169,7 +169,7 @@ class History:
     def time_shares(
         self, buckets: int | None = None, low: float = -np.inf, high: float = np.inf
     ) -> tuple[Array, dict[str, Array]]:
-        """Return updates (n,), and each band's share (n,) of the time since the previous one; n = 0 if there are none.
+        """Return updates (n,), and each band's share (n,) of the time since the update before; n = 0 without any rows.
 
         buckets: the approximate maximum number of updates to return between `low` and `high`; None: one for each row.
         """

@@ -106,7 +106,7 @@ def distributions_section(run: ReportedRun) -> Markup:
         values, scored = run.sample_metric(name, "relative_l2"), run.finite_errors(name)
         if values is not None and scored.size:
             cases = [case for case in run.meta.get("cases") or () if "index" in case]
-            # Label only the first field's marks: the cases were chosen by this field; others rank them differently.
+            # Label only the first field's marks: the cases were chosen by it; other fields rank them differently.
             marks = {int(case["index"]): str(case.get("label", "")) if k == 0 else "" for case in cases}
             chart = sample_errors(f"samples-{k}", values, marks)
             words = _spread(scored, len(values), run.fields[0] if marks else "")
@@ -184,7 +184,7 @@ def _box(span: Mapping[str, Any], space: Mapping[str, Any]) -> str:
 
 
 def _rounded(span: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Format both ends of a range with the decimals that suit its largest value: next to a metre, a millionth is 0."""
+    """Format both ends of a range with the decimals that suit its largest value: beside 1 m, a micrometre is 0 m."""
     low, high = span["low"], span["high"]
     widest = max((abs(value) for value in (*low, *high)), default=0)
     decimals = DIGITS - 1 - floor(log10(widest)) if widest else 0

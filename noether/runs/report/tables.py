@@ -117,7 +117,7 @@ def trained_words(label: str, seconds: float | None) -> str:
 
 
 def unbeaten_baselines(result: Mapping[str, Any]) -> list[str]:
-    """Name the baselines that are at least as good as the model, and the fields in which they are; ignore NaN."""
+    """Name each baseline that is at least as good as the model in some fields, and these fields; ignore NaN."""
     values, described = mapping(result, "metrics"), described_in(result)
     unbeaten = []
     for baseline, label in BASELINES.items():

@@ -78,7 +78,7 @@ def training_section(run: ReportedRun) -> Markup:
     history = run.history
     losses_of = [(split, weights) for split, weights, metric in history.curves if metric == "loss"]
     if not losses_of:
-        return absent(run, "metrics.jsonl", "no line of training was written")
+        return absent(run, "metrics.jsonl", "no training row was logged")
     evaluated = [whose for whose in losses_of if whose[0] == "validation"]
     chosen = "validation", history.selected_weights.get("validation", "")
 

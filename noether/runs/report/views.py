@@ -20,7 +20,7 @@ from noether.runs.report.numbers import Array
 GRID_WIDTH = 352  # Pixels across the interpolation grid of a picture; about its width on the page.
 
 LOCAL, HOLE = 13, 2.2
-"""Two points have a hole between them if their distance exceeds HOLE times that to their twelfth nearest points."""
+"""A hole is between two points if their distance exceeds HOLE times the distance to their twelfth nearest points."""
 
 
 @dataclass(frozen=True)

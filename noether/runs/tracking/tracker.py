@@ -16,7 +16,7 @@ def group_name(split: str, weights: str) -> str:
 
 
 def logged(row: Row) -> list[tuple[str, str, float]]:
-    """Return the group, name and value of each metric in a row that is not None; [] if the row contains none."""
+    """Return the group, name and value of each of a row's metrics, except metrics that are None; [] if none is left."""
     if row["kind"] not in ("training", "evaluation", "epoch"):
         return []
     split, weights, values = metrics_of_row(row)
@@ -140,7 +140,7 @@ class MetricsFile(Tracker):
         *,
         rows: int = 0,
     ) -> None:
-        """Open a run's history and keep its rows up to `start_update`, `rows` of them without the `UNCOUNTED` kinds.
+        """Open a run's history and keep its rows up to `start_update`: `rows` rows, not counting `UNCOUNTED` kinds.
 
         warn: receives a warning if rows are unreadable or missing, or if the file is removed during the run.
         """
@@ -155,7 +155,7 @@ class MetricsFile(Tracker):
     def log(self, row: Row) -> None:
         """Write one row with its time in seconds since the epoch.
 
-        Skip the row of a checkpoint that already has one: it was rewritten after a stop had cut its evaluation short.
+        Skip the second row of a checkpoint that was rewritten after a stop had cut its evaluation short.
         """
         if row["kind"] == "checkpoint":
             if row["update"] in self._saved:

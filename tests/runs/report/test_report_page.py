@@ -214,7 +214,7 @@ MISSING = {
     "result.json": ({"result": {}}, {"errors": "the run has not been evaluated."}),
     "plan.json": ({"plan": {}}, {"plan": "how the run was spread over devices is not known."}),
     "environment.json": ({"environment": {}}, {"environment": "versions and host are not known."}),
-    "metrics.jsonl": ({"rows": []}, {"curves": "no line of training was written."}),
+    "metrics.jsonl": ({"rows": []}, {"curves": "no training row was logged."}),
     "test.npz": ({"meta": {}, "arrays": {}}, {"cases": "no fields of single samples were kept.",
                  "distributions": "no errors of single points or samples were kept."}),
 }  # fmt: skip
@@ -390,7 +390,7 @@ def test_headlines_have_a_chart_for_each_unit_by_label_or_name(run: ReportedRun)
     [
         (lambda points: points[:3], "Not drawn: "),
         (lambda points: points * [1, 0, 0], "Not drawn: "),
-        (lambda points: points[:, :2], "Pictures are drawn of points in three dimensions only."),
+        (lambda points: points[:, :2], "Only points in three dimensions can be drawn."),
     ],
     ids=["three points", "all in a line", "two dimensions"],
 )
