@@ -9,7 +9,7 @@ from noether.common.errors import RequestError
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """A request to export a model: the model, the folder to write, and whether to include the compiled program."""
+    """A request to export the model `chosen` to the folder `out`, with the compiled graph if `program` is True."""
 
     chosen: ChosenModel
     out: Path
@@ -17,19 +17,19 @@ class ExportRequest:
 
 
 def export_here(wanted: WantedModel, out: str, *, program: bool, overwrite: bool) -> int:
-    """Export a run's model, on the CPU.
+    """Export the model of a run to the folder `out`, on the CPU.
 
-    RequestError: `out` holds other files, or an earlier export and `overwrite` is False.
+    RequestError: `out` contains other files, or it contains an export and `overwrite` is False.
     """
     target = Path(out).expanduser()
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         if not (target / "model.json").is_file():
             raise RequestError("not-an-export", f"{target} exists and is not an export", seen="files of another kind",
-                               expected="a new folder, or one with an earlier export",
+                               expected="a new folder, or the folder of an export",
                                fix=f"noether export {wanted.run} {target}-export")  # fmt: skip
         if not overwrite:
             raise RequestError("export-exists", f"{target} already holds an export", seen=f"{target / 'model.json'}",
-                               expected="a new folder, or --overwrite to replace the existing export",
+                               expected="a new folder, or the flag --overwrite",
                                fix=f"noether export {wanted.run} {target} --overwrite")  # fmt: skip
     chosen = choose_model(wanted)
     chosen = replace(chosen, config=chosen.config.model_copy(update={"accelerator": "cpu"}))

@@ -38,14 +38,14 @@ from noether.physics.predict.shape_input import Shape
 from noether.runs.report.elements import axes_words
 
 COUNTS = (64, 1000, 3586)
-"""The numbers of points at which the program is compared with the model; BATCHES has the batch size for each."""
+"""The counts of points with which the program is compared to the model. BATCHES gives the batch size of each count."""
 BATCHES = (1, 2, 3)
 EXAMPLE = Path(__file__).with_name("export_example.txt")
 TOLERANCE = 1e-5
 
 
 def export_worker(context: WorkerContext, request: ExportRequest) -> int:
-    """Write the export under a temporary name, check it as a user will load it, then rename it."""
+    """Write the export under a temporary name, load and check it as a user does, then rename it."""
     console, out = Console(None, speaks=True), request.out
     try:
         partial = UNFENCED.partial(out)
@@ -80,9 +80,9 @@ def export_worker(context: WorkerContext, request: ExportRequest) -> int:
 
 
 def physical_model(trained: TrainedModel) -> tuple[PhysicalModel, dict[str, Tensor]]:
-    """Return the model wrapped in its scaling, and examples of the inputs that it reads, each (2, N, C).
+    """Wrap the model in its scaling; return it with an example of each input that it reads.
 
-    Inputs that get no gradient, because the outputs do not depend on them, are left out.
+    The examples have shape (2, N, C). An input is left out if it gets no gradient: then no output depends on it.
     """
     example = example_inputs(trained, COUNTS[1], BATCHES[1])
     physical = PhysicalModel(trained.model, trained.task, tuple(example), tuple(trained.task.outputs)).eval()
@@ -97,7 +97,7 @@ def physical_model(trained: TrainedModel) -> tuple[PhysicalModel, dict[str, Tens
 
 
 def example_inputs(trained: TrainedModel, count: int, samples: int) -> dict[str, Tensor]:
-    """Return example inputs: a shape as in training, and in each set `count` queries spread over the training box."""
+    """Return example inputs: a shape as in training, and `count` queries of each set at random in the training box."""
     task, rng = trained.task, np.random.default_rng(0)
     boxes = {name: task.seen.points[name] for name in task.seen.points if name != "geometry_points"}
     places = {name: rng.uniform(box["low"], box["high"], (count, 3)) for name, box in boxes.items()}
@@ -122,16 +122,16 @@ def example_inputs(trained: TrainedModel, count: int, samples: int) -> dict[str,
 
 
 def _typical(trained: TrainedModel, key: str, count: int) -> np.ndarray:
-    """Return values (count, C) of an input or a parameter, around its mean in the training split."""
+    """Draw values (count, C) of an input or a parameter at random, around its mean in the training split."""
     scaling = trained.task.statistics[key]
     drawn = np.random.default_rng(1).normal(0, 0.5, (count, len(scaling.mean)))
     return scaling.backward(torch.from_numpy(drawn)).numpy()
 
 
 def check_program(loaded: ExportedModel, trained: TrainedModel, physical: PhysicalModel) -> float:
-    """Compare a loaded program with the model for inputs of three sizes; return the largest difference.
+    """Compare a loaded program with the model on inputs of three sizes; return the largest difference.
 
-    The unit is the standard deviation of a field's channel. NoetherError: the difference is above TOLERANCE.
+    A difference is in standard deviations of its channel. NoetherError: the largest difference is above TOLERANCE.
     """
     worst = 0.0
     for count, samples in zip(COUNTS, BATCHES, strict=True):
@@ -156,7 +156,7 @@ def _write_weights(
     folder: Path, trained: TrainedModel, physical: PhysicalModel, example: dict[str, Tensor], request: ExportRequest
 ) -> None:
     tensors = {name: value.cpu().contiguous().clone() for name, value in model_tensors(trained.model).items()}
-    (folder / WEIGHTS).write_bytes(save(tensors))  # With the usual file mode: save_file would set 0600.
+    (folder / WEIGHTS).write_bytes(save(tensors))  # This keeps the usual file mode; save_file would set 0600.
     write_digest(folder / WEIGHTS, digest_of(folder / WEIGHTS))
     chosen, model, task = request.chosen, request.chosen.config.model, request.chosen.config.task
     sets = {name: [] if own.points == CASE else [own.points.removesuffix("_points")]
@@ -184,9 +184,9 @@ def _write_weights(
 
 
 def _argument(trained: TrainedModel, name: str, value: Tensor) -> dict[str, Any]:
-    """Return the description of an argument for model.json, which lists arguments in the order of the call.
+    """Describe an argument for model.json, which lists the arguments in the order of the call.
 
-    The entries low and high give the range in training; for a parameter of several components, one per component.
+    The entries `low` and `high` give the range in training. For a parameter with several components, they are lists.
     """
     task, unit = trained.task, ""
     low: Any = -1.0
@@ -202,7 +202,7 @@ def _argument(trained: TrainedModel, name: str, value: Tensor) -> dict[str, Any]
 
 
 def _axes(trained: TrainedModel, name: str, value: Tensor) -> list[str | int]:
-    """Return the axes of an argument after the batch axis: the set's name for an axis of points, else its length."""
+    """Return the axes of an argument after the batch axis: for an axis of points the set's name, else the length."""
     sets = () if name in trained.task.parameters else trained.axes
     prefix = next((axis for axis in sets if name.startswith(f"{axis}_")), None)
     return [prefix or value.shape[1], *value.shape[2:]] if value.ndim > 1 else []
@@ -218,7 +218,7 @@ def _write_program(folder: Path, trained: TrainedModel, physical: PhysicalModel,
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.export(physical, tuple(example.values()), dynamic_shapes=(shapes,), strict=False)
-            # Inlines the subgraphs that autocast contexts create, because not all of them can be loaded again.
+            # This inlines the subgraphs that autocast contexts create, because some subgraphs cannot be loaded.
             program = program.run_decompositions({})
             torch.export.save(program, folder / PROGRAM)
         shutil.copyfile(EXAMPLE, folder / "example.py")

@@ -1,4 +1,4 @@
-"""Load an exported model from its folder; the model takes positions in m and returns fields in physical units.
+"""Load an exported model from its folder. The model takes positions in m and returns fields in physical units:
 
 from noether.physics.export.exported_model import load_exported
 model = load_exported("car-export")
@@ -31,14 +31,14 @@ FORMAT = 3
 
 
 class PhysicalModel(nn.Module):
-    """A model wrapped in its task's scaling. Arguments are in the order of `inputs`, results in that of `outputs`."""
+    """A model wrapped in its task's scaling: arguments are ordered as in `inputs`, results as in `outputs`."""
 
     def __init__(self, model: nn.Module, task: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
         super().__init__()
         self.model, self.task, self.inputs, self.outputs = model, task, inputs, outputs
 
     def forward(self, *arguments: Tensor) -> tuple[Tensor, ...]:
-        """Predict fields (B, N, C) and outputs of the case from physical arguments (B, N, C) and parameters (B, C)."""
+        """Map arguments (B, N, C) and parameters (B, C) to fields (B, N, C) and outputs, all in physical units."""
         prepared = self.task.prepare(dict(zip(self.inputs, arguments, strict=True)))
         physical = self.task.to_physical(self.model(prepared))
         angles = {name: as_angle(physical[name], period)[..., None] for name, period in self.task.periods.items()}
@@ -47,14 +47,14 @@ class PhysicalModel(nn.Module):
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """A loaded export. `about` is model.json; `inputs` maps each argument to its shape, -1 for any number of points."""
+    """A loaded export: call it with arrays to predict. The attribute `about` is the content of model.json."""
 
     about: Mapping[str, Any]
     run: Callable[..., tuple[Tensor, ...]]
 
     @property
     def inputs(self) -> dict[str, list[int]]:
-        """The shape of each array that a call needs, by name: (N, C) or (N,), without the batch axis."""
+        """The shape of each array that a call needs, by name, without the batch axis; -1 is any number of points."""
         return {
             argument["name"]: [-1 if isinstance(axis, str) else axis for axis in argument["shape"][1:]]
             for argument in self.about["arguments"]
@@ -62,10 +62,10 @@ class ExportedModel:
 
     @torch.no_grad()
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Predict each field (N, C) in its physical unit, vectors in the axes of `about["axes"]`.
+        """Predict each field (N, C) in its physical unit; vectors are in the axes that `about["axes"]` describes.
 
-        arrays: NumPy arrays or tensors for all names in `inputs`, in m and in the same axes. Arrays of geometry_points
-        and anchors have fixed lengths: a longer array is thinned to a fixed random choice of rows.
+        arrays: NumPy arrays or tensors for all names in `inputs`; positions are in m, in the same axes. The length of
+        geometry_points and anchors is fixed: from a longer array, a fixed random choice of rows is used.
         RequestError: an array is missing or has another shape.
         """
         arguments = {name: self._argument(name, shape, arrays) for name, shape in self.inputs.items()}
@@ -74,7 +74,7 @@ class ExportedModel:
         return {result["name"]: value[0] for result, value in zip(self.about["results"], found, strict=True)}
 
     def _check_lengths(self, arguments: Mapping[str, Tensor]) -> None:
-        """Raise RequestError if arrays of one set differ in length; otherwise the graph or a layer would fail."""
+        """Raise RequestError if the arrays of a set differ in length; without this check, the model would fail."""
         lengths: dict[str, dict[str, int]] = {}
         for argument in self.about["arguments"]:
             name = argument["name"]
@@ -86,7 +86,7 @@ class ExportedModel:
                 raise RequestError("export-input-lengths",
                                    f"the arrays of the set {axis} differ in their numbers of points",
                                    seen=", ".join(f"{name} {length}" for name, length in found.items()),
-                                   expected="one number for all of them")  # fmt: skip
+                                   expected="arrays of equal length for each set of points")  # fmt: skip
 
     def _argument(self, name: str, shape: list[int], arrays: Mapping[str, Any]) -> Tensor:
         if name not in arrays:
@@ -95,7 +95,7 @@ class ExportedModel:
             )
         value = torch.as_tensor(np.asarray(arrays[name]), dtype=torch.float32)
         fixed = shape[0] if shape else 0
-        if len(shape) < 2 and fixed >= 0 and value.numel() == math.prod(shape):  # A number for (1,).
+        if len(shape) < 2 and fixed >= 0 and value.numel() == math.prod(shape):  # For example, a number for (1,).
             value = value.reshape(shape)
         if len(shape) > 1 and 0 < fixed < len(value):
             value = value[torch.from_numpy(fixed_rows(len(value), fixed))]
@@ -109,11 +109,11 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
     """Load an export on the CPU.
 
     folder: a folder written by `noether export`.
-    program: True: load the compiled graph model.pt2; False: load the weights into the model's code; None: load the
-    graph if it exists and is trusted, else the weights.
+    program: with True, load the compiled graph model.pt2; with False, load the weights into the model's code; with
+    None, load the graph if it exists and is trusted, else the weights.
     trust: whether the export may run code. torch reads a graph with pickle, and its formulas with eval, so any
     model.pt2 can run code. Loading weights runs code only if model.json names a model or a task by dotted path.
-    RequestError: the folder holds no export or lacks the requested part, or it can run code and is not trusted.
+    RequestError: the folder has no export, or lacks the requested part; or it can run code and is not trusted.
     """
     folder = Path(folder)
     try:
@@ -122,7 +122,7 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
         raise _no_export(folder, error) from None
     if about.get("format") != FORMAT:
         raise RequestError(
-            "export-format", f"{folder} has another format", seen=str(about.get("format")), expected=str(FORMAT)
+            "export-format", f"{folder} has an unknown format", seen=str(about.get("format")), expected=str(FORMAT)
         )
     if program is None:
         program = trust and (folder / PROGRAM).is_file()
@@ -132,13 +132,13 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
                 "export-not-trusted",
                 f"{folder / PROGRAM} may run code with your permissions: torch reads it with pickle",
                 expected="an export that you made, or whose author you trust",
-                fix=f"load_exported({str(folder)!r}, trust=True)      (or program=False: the weights alone)",
+                fix=f"load_exported({str(folder)!r}, trust=True)      (or program=False, to load the weights alone)",
             )
         if not (folder / PROGRAM).is_file():
             raise RequestError(
                 "no-exported-program", f"{folder} has no {PROGRAM}", expected="an export with its program"
             )
-        # torch warns about every size that its simplified graph no longer names; these warnings are harmless.
+        # torch gives a harmless warning for every symbolic size that its simplified graph no longer contains.
         logger = logging.getLogger("torch._export.serde.serialize")
         level = logger.level
         logger.setLevel(logging.ERROR)
@@ -160,7 +160,7 @@ def load_exported(folder: str | Path, *, program: bool | None = None, trust: boo
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
-    """Return the weights by name. RequestError: they are missing or modified."""
+    """Read the weights, by name. RequestError: the file of weights is missing or was modified."""
     path = folder / WEIGHTS
     try:
         with open_plain(path) as file:

@@ -34,14 +34,14 @@ from noether.runs.metrics import Metric
 
 VOLUME_ANCHORS = 4096
 PointSets = Mapping[str, np.ndarray]
-"""Sets of points by name, such as `volume_points`, each (N, 3)."""
+"""Sets of points, each (N, 3), by name, such as `volume_points`."""
 Parameters = Mapping[str, float | list[float]]
-"""The parameters of a case by name, each one number or several."""
+"""The parameters of a case by name; each is a number or a list of numbers."""
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A checkpoint's model with the task that scales its inputs and outputs; no data set is needed."""
+    """The model of a checkpoint, and the task that scales its inputs and outputs. It works without the data set."""
 
     config: RunConfig
     model: nn.Module
@@ -50,28 +50,28 @@ class TrainedModel:
     precision: Precision
 
     def predict(self, batch: Batch, chunk_size: int | None) -> Predictions:
-        """Return the model's scaled predictions for a batch in physical units."""
+        """Return the scaled predictions of the model; the batch itself is in physical units."""
         return predict_batch(self.model, self.task, batch, self.precision, self.device, chunk_size)
 
     def draw(self, dataset: Dataset | None = None) -> PointSampler:
-        """Return the sampler of the run's points, which depends on whether the data set has shuffled its points."""
+        """Return the sampler of the run's points, for a data set with or without shuffled points."""
         shuffled = getattr(dataset, "points_are_shuffled", False)
         return point_draw(self.config, self.task, self.model, shuffled=shuffled)
 
     @property
     def points_learned(self) -> int:
-        """The largest number of points by which a training sample gave its shape."""
+        """The maximum number of points that define the shape in a training sample."""
         seen = self.task.seen.points
         return int(seen[GEOMETRY if self.shape_set not in seen else self.shape_set]["count"])
 
     @property
     def shape_set(self) -> str:
-        """The key of the points that define a shape: the surface or, if there is no surface, the first set."""
+        """The key of the set of points that defines a shape: the surface or, without a surface, the first set."""
         key = shape_key(self.task.seen.points)
         return "surface_points" if key in (None, GEOMETRY) else str(key)
 
     def part_of(self, key: str) -> ShapePart:
-        """Return the part of a mesh file that has a set's points: the faces or, for a solid, the nodes or cells."""
+        """Return the part of a mesh file that contains a set's points: its faces or, for a solid, nodes or cells."""
         known = {"surface": {"kind": "surface"}, **self.task.space.get("sets", {})}
         own = known.get(key.removesuffix("_points"), {"kind": "points"})
         at = {"surface": "faces", "points": "points"}.get(own["kind"], own.get("at", "points"))
@@ -79,18 +79,18 @@ class TrainedModel:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The sets of points at which fields are predicted, by the prefix of their keys: surface, volume, …"""
+        """The names of the sets of points at which fields are predicted, without "_points": surface, volume, …"""
         return tuple(name.removesuffix("_points") for name in self.task.layout().sets)
 
     def shape_batch(self, shape: Shape, others: PointSets, parameters: Parameters) -> Batch:
-        """Return a batch of one sample in physical units: the shape as in training, and every point as a query.
+        """Return a batch with one sample in physical units: the shape as in training, and every point as a query.
 
-        The geometry, and the anchors of models whose points attend to points, come from as many points as a training
-        sample has. The queries are all points of the shape and of the other sets.
+        The geometry, and the anchors that some models read, come from as many points as a training sample has. The
+        queries are all points of the shape and of the other sets.
 
         shape: the user's shape; arrays of its file are used as inputs at its points.
         others, parameters: further sets of points, and the parameters of the case.
-        RequestError: a parameter or input that the model reads is missing, or the model does not read a parameter.
+        RequestError: a parameter or input that the model reads is missing, or a given parameter is not read.
         """
         thinned = as_trained(shape, shown_by(shape, self.points_learned))
         context, queries = (self.shape_tensors(own) for own in (thinned, shape))
@@ -98,7 +98,7 @@ class TrainedModel:
         return {key: value[None].to(self.device, torch.float32) for key, value in sample.items()}
 
     def shape_draws(self, shape: Shape, others: PointSets, parameters: Parameters, count: int) -> Iterator[Sample]:
-        """Yield `count` subsamples of a shape, drawn as in training, from disjoint points if there are enough."""
+        """Yield `count` samples of a shape, drawn as in training; they share points only if the shape has too few."""
         draw, given, learned = self.draw(), self.parameter_tensors(parameters), self.points_learned
         every = shape if len(shape.points) == learned else as_trained(shape, shown_by(shape, count * learned))
         shown, size = self.shape_tensors(every), min(learned, len(every.points))
@@ -110,11 +110,11 @@ class TrainedModel:
             yield draw.for_training(context | others_shown | given, SampleKey(sample=0, epoch=number))
 
     def whole_sample(self, context: Sample, queries: Sample, given: PointSets, parameters: Sample) -> Sample:
-        """Return the complete input of the model, in float64 and physical units; gradients pass through it.
+        """Return the complete input of the model, in float64 and physical units; it is differentiable.
 
-        context, queries: the points that show the shape, and the points to predict at, with normals and inputs.
-        given: further sets of points, each (N, 3).
-        parameters: the parameters of the case.
+        context: the points that show the shape, with their normals and inputs.
+        queries: the points at which to predict, with their normals and inputs.
+        given, parameters: further sets of points, each (N, 3), and the parameters of the case.
         """
         points = context[self.shape_set]
         context |= self._other_sets(points, given)
@@ -144,7 +144,7 @@ class TrainedModel:
             scaled = self.predict(moved, in_chunks)
         except ValueError as error:
             if not isinstance(self.model, PointModel):
-                raise  # The error is in a user's own model: its author needs the traceback.
+                raise  # The error is in a user's own model, whose author needs the traceback.
             raise RequestError(
                 "shape-lacks-inputs", "the shape lacks an input that the model reads", seen=str(error),
                 expected="a mesh with faces, on which points and normals can be sampled",
@@ -170,9 +170,9 @@ class TrainedModel:
         return words
 
     def parameter_tensors(self, given: Parameters) -> Sample:
-        """Return the parameters that the model reads; `given` may also hold divisors of the coefficients.
+        """Return the parameters that the model reads. Divisors of the coefficients are allowed in `given`.
 
-        RequestError: a required parameter is missing, or a given one is unknown or has the wrong number of components.
+        RequestError: a parameter is missing, is unknown, or has the wrong number of components.
         """
         known = self.task.parameters
         taken = {**known, **self.task.divisors}
@@ -204,28 +204,28 @@ class TrainedModel:
         return {name: value for name, value in tensors.items() if name in known}
 
     def shape_tensors(self, shape: Shape) -> Sample:
-        """Return points, normals and the inputs in the file's arrays. RequestError: an input is missing."""
+        """Return a shape's points, normals and inputs, which are arrays of its file. RequestError: one is missing."""
         own = self.shape_set.removesuffix("points")
         found = {self.shape_set: shape.points}
-        if shape.normals.any():  # Points without faces have no normals, and zeros would pass for a direction.
+        if shape.normals.any():  # Points without faces have no normals; the model would read zeros as a direction.
             found[f"{own}normals"] = shape.normals
         for points, keys in self.task.layout().features.items():
             for key, width in keys.items():
                 if key.partition("_")[2] in KNOWN:
-                    continue  # Normals and distances are computed.
+                    continue  # noether computes normals and distances.
                 name = next((name for name in (key, key.removeprefix(own)) if name in shape.values), None)
                 if points != self.shape_set or name is None:
                     raise RequestError(
                         "input-missing", f"the model reads {key} at {points}",
                         seen=f"a shape with the arrays {', '.join(shape.values) or '(none)'}",
                         expected=f"an array {key} with {width} components at each point of the mesh",
-                        fix=f"write {key} into the mesh file" if points == self.shape_set else "predict from Python",
+                        fix=f"write {key} into the mesh file" if points == self.shape_set else "train without this key",
                     )  # fmt: skip
                 found[key] = np.asarray(shape.values[name], np.float64).reshape(len(shape.points), -1)
         return {key: torch.from_numpy(np.asarray(value, np.float64)) for key, value in found.items()}
 
     def _other_sets(self, points: Tensor, given: PointSets) -> Sample:
-        """Return the anchors of every set except the shape's own: at least VOLUME_ANCHORS points per set."""
+        """Return the anchors of every set other than the shape's own set: at least VOLUME_ANCHORS points per set."""
         found: Sample = {}
         for name in self.task.layout().sets if hasattr(self.model, "attend") else ():
             own = given.get(name)
@@ -236,12 +236,12 @@ class TrainedModel:
         return found
 
     def _points_about(self, name: str, surface: Tensor) -> Tensor:
-        """Return anchors for a set without given points: half of them in the training box, half near the shape."""
+        """Return anchors for a set with too few given points: half in the training box, and half near the shape."""
         seen = self.task.seen.points[name]
         count, rng = max(seen["count"], VOLUME_ANCHORS), np.random.default_rng(0)
         box = rng.uniform(seen["low"], seen["high"], (count // 2, 3))
         near = surface[rng.integers(len(surface), size=count - count // 2)]
-        # 0.2 m around a car about 4 m long.
+        # The standard deviation of the distance is 0.2 m for a car about 4 m long.
         size = 0.2 * (surface.amax(dim=0) - surface.amin(dim=0)).max() / 4.0
         away = torch.from_numpy(rng.standard_normal(near.shape)) * (size if size > 0 else 0.2)
         return torch.cat([torch.from_numpy(box), near + away])
@@ -264,10 +264,10 @@ class TrainedModel:
         }
 
     def case_numbers(self, shape: Shape, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the known numbers by which a case's coefficients are divided, by key.
+        """Return the known divisors of a case's coefficients, by key.
 
-        A given number comes first; then, for a mesh, the reference area by the data set's rule; then a number that all
-        cases of the training split share.
+        A given value takes precedence over the reference area by the data set's rule, which needs a mesh; this area
+        takes precedence over a value that all cases of the training split share.
         """
         found = {key: span["low"][0] for key, span in self.task.seen.numbers.items() if span["low"] == span["high"]}
         for key, rule in self.reference_areas(shape, given).items():
@@ -277,12 +277,12 @@ class TrainedModel:
         return {**found, **given}
 
     def reference_areas(self, shape: Shape, given: Collection[str]) -> dict[str, str]:
-        """Return the data set's rules for the reference areas that a mesh determines; none for points alone."""
+        """Return the data set's rules for reference areas that are not given; {} if the shape has no faces."""
         rules = {} if shape.faces is None else self.task.reference_areas
         return {key: rule for key, rule in rules.items() if key in self.task.divisors and key not in given}
 
     def lacking_words(self, shape: Shape, fields: Collection[str], given: Mapping[str, Any]) -> list[str]:
-        """Return a warning for each scalar that cannot be integrated over a mesh; it names the missing values."""
+        """Return, for each scalar that cannot be integrated over the mesh, a warning that names the missing values."""
         if shape.faces is None:
             return []
         absent = self.lacking(fields, self.case_numbers(shape, given))
@@ -295,26 +295,26 @@ class TrainedModel:
 
     @property
     def units(self) -> dict[str, str]:
-        """The unit of each field and each output of the case; coefficients have none."""
+        """The unit of each field and of each output of the case; coefficients have no unit."""
         units = {name: field.unit for name, field in self.task.fields.items()}
         for name, field in self.task.case_fields.items():
             units |= dict.fromkeys(self.task.case_labels(name), field.unit)
         return units
 
     def output_text(self, label: str, value: float) -> str:
-        """Format a value of a field, a coefficient or an output of the case with its unit, in the style of metrics."""
+        """Format a value of the output `label` with its unit, as metrics are formatted."""
         return Metric(label, self.units.get(label, "")).text(value)
 
     def lacking(self, fields: Collection[str], numbers: Collection[str]) -> dict[str, list[str]]:
-        """Return, for each scalar, the missing fields and numbers of the case; [] if it can be integrated."""
+        """Return, for each scalar, the keys of missing fields and divisors; [] if the scalar can be integrated."""
         have = {*fields, *numbers}
         needed = {name: (*own.fields, *own.divisors) for name, own in self.task.scalars.items()}
         return {name: [key for key in keys if key not in have] for name, keys in needed.items()}
 
     def integrate(self, name: str, surface: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> Tensor:
-        """Return a force coefficient (1,) of the fields on a surface.
+        """Integrate the force coefficient `name` over a surface: (1,).
 
-        surface: fields, points, normals and areas, (N,) or (N, C), in float64; numbers: numbers of the case.
+        surface: fields, points, normals and areas, (N,) or (N, C), in float64. numbers: the divisors of the case.
         """
         scalar = self.task.scalars[name]
         batch = {key: torch.as_tensor(value, dtype=torch.float64).reshape(1, -1) for key, value in numbers.items()}
@@ -324,7 +324,7 @@ class TrainedModel:
 
 
 def load_model(chosen: ChosenModel, device: torch.device) -> tuple[Task, nn.Module, Precision]:
-    """Build a run's task and model, of any kind, and load a checkpoint's weights and scaling."""
+    """Build a run's task and model, of any kind, and load the checkpoint's weights and scaling into them."""
     config, precision = chosen.config, choose_precision(chosen.config.trainer, device)
     with code_granted(chosen.code):
         task = build_task(config.task.kind, **config.task.options())
@@ -338,17 +338,17 @@ def load_model(chosen: ChosenModel, device: torch.device) -> tuple[Task, nn.Modu
 def load_trained(chosen: ChosenModel, device: torch.device) -> TrainedModel:
     """Load a run's model of fields at points.
 
-    RequestError: the task is not a fields task, or the checkpoint does not name the points of the training data.
+    RequestError: the run has another kind of task, or its checkpoint does not name the points of the training data.
     """
     config, checkpoint = chosen.config, chosen.checkpoint
     task, model, precision = load_model(chosen, device)
-    if not isinstance(task, FieldsTask):  # Only a FieldsTask holds the points, boxes and scaling needed here.
+    if not isinstance(task, FieldsTask):  # Only a FieldsTask has the points, boxes and scaling that prediction needs.
         raise RequestError("needs-field-model", "predict and export need a model of fields at points",
                            seen=f"task.kind={config.task.kind}", expected="a run with task.kind=fields",
                            fix="noether evaluate RUN      (the metrics of a run of any task)")  # fmt: skip
     if shape_key(task.seen.points) is None:
         raise RequestError("training-points-unknown",
-                           f"checkpoint {checkpoint.path.name} does not say on which points the model was trained",
+                           f"the checkpoint {checkpoint.path.name} has no record of the points of the training data",
                            seen="no points in task.json",
                            expected="a checkpoint of a data set with points")  # fmt: skip
     return TrainedModel(config, model, task, device, precision)
@@ -363,7 +363,7 @@ def _span(span: Span) -> str:
 
 
 def _set_tensors(name: str, points: Tensor, surface: Tensor) -> Sample:
-    """Return points with the distance to, and unit direction from, the nearest surface point, as in training data."""
+    """Return points with their distance to the nearest surface point and the unit direction from this point."""
     nearest = np.asarray(cKDTree(surface.detach().numpy()).query(points.detach().numpy())[1])
     away, prefix = points - surface[nearest], name.removesuffix("_points")
     distance = torch.linalg.vector_norm(away, dim=-1)

@@ -1,4 +1,4 @@
-"""Predict fields on a user's shape, at any resolution and with bounded memory, and write VTK files."""
+"""Predict fields on a user's shape of any resolution, in bounded memory, and write them to VTK files."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ from noether.runs.report.tables import reference_words
 
 
 def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
-    """Predict on one device, write the files and report what was done."""
+    """Predict on one device, write the files and print a summary."""
     console = Console(None, speaks=True)
     with joined_group(context) as group:
         members = tuple(load_trained(one, group.device) for one in request.members)
@@ -75,9 +75,9 @@ def predict_worker(context: WorkerContext, request: PredictRequest) -> int:
 
 @dataclass(frozen=True)
 class OpenedShape:
-    """A user's shape and further sets of points, in m: as given, and in the model's axes.
+    """A user's shape and further sets of points in m, both in the user's axes (`given…`) and in the model's axes.
 
-    metres: metres per unit of the files; warnings: lines on how the shape differs from the training shapes.
+    metres: metres per unit of the files. warnings: how the shape differs from the training shapes, one per line.
     """
 
     files: FileAxes
@@ -98,13 +98,13 @@ def open_shape(
     scale: float | None,
     say: Callable[[str], None] = lambda words: None,
 ) -> OpenedShape:
-    """Read a shape and compare it with the training shapes.
+    """Read a user's shape and compare it with the training shapes.
 
     trained: the model.
-    asked: a mesh file; points (N, 3) in m; or points and faces, (N, 3) and (F, 3) or (F, 4).
-    others: further sets of points by name: files, or arrays (M, 3) in m.
+    asked: a mesh file; an array of points (N, 3) in m; or a pair of points and faces (F, 3) or (F, 4).
+    others: further sets of points by name; each is a file, or an array (M, 3) in m.
     axes, scale: axes and scale of the files, as for `LoadedRun.predict`.
-    say: called with a line on the axes and units in which a file is read.
+    say: a function that prints a line about the axes and units of a file.
     RequestError: a file cannot be read, or its shape is too unlike the training shapes.
     """
     task, own = trained.task, trained.shape_set
@@ -124,9 +124,9 @@ def open_shape(
     }
     said = []
     if files.words:
-        said.append(f"axes of the files that were trained on ({files.words}; --axes model: {axes_words(task.space)})")
+        said.append(f"axes as in training files ({files.words}; with --axes model: {axes_words(task.space)})")
     if scale is None and metres != 1:
-        said.append(f"{metres:g} m per unit, as there (--scale says otherwise)")
+        said.append(f"{metres:g} m per unit, as in training files (change it by --scale)")
     if said:
         say(f"{source}: {', '.join(said)}")
     shape, turned = files.shape(given), {key: files.points(points) for key, points in given_others.items()}
@@ -140,7 +140,7 @@ def _shape_warnings(
 ) -> list[str]:
     """Return warnings about points outside the training box, open surfaces and too few points.
 
-    sources: the name of each set of points in messages, which give positions in the user's axes.
+    sources: the path that names each set of points in messages. Messages give positions in the user's axes.
     """
     warnings: list[str] = []
     axes, mesh = axes_words(trained.task.space, files.rotation), sources[trained.shape_set]
@@ -155,15 +155,15 @@ def _shape_warnings(
     if is_thin and trained.part_of(trained.shape_set).at == "faces":
         warnings.append(
             f"{mesh} has {len(shape.points)} points, but the model has learned to read shapes of "
-            f"{trained.points_learned}: give a mesh, from whose faces that many are sampled, or more points"
+            f"{trained.points_learned} points: give a mesh with faces, on which points are sampled, or more points"
         )
     return warnings
 
 
 def _truth(request: PredictRequest, shape: Shape, trained: TrainedModel, console: Console) -> dict[str, np.ndarray]:
-    """Return the true values of fields, from arrays of the mesh file with a field's name or from a .npy file.
+    """Return the true values of fields, from arrays of the mesh file that have a field's name or from a .npy file.
 
-    An array of the mesh whose number of components differs from its field's is left out, with a warning.
+    If an array of the mesh file has another number of components than its field, warn and leave it out.
     """
     task, own, found = trained.task, trained.shape_set, {}
     at_shape = {name: task.channels(name) for name, field in task.fields.items() if field.points == own}
@@ -196,7 +196,7 @@ def _truth(request: PredictRequest, shape: Shape, trained: TrainedModel, console
 
 
 def _as_field(values: np.ndarray, channels: int) -> np.ndarray | None:
-    """Return values in the shape of a field, (n,) or (n, C); None if their number of components is not `channels`."""
+    """Return values in a field's shape, (n,) or (n, C); None if the number of their components is not `channels`."""
     if channels == 1 and values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     return values if values.ndim and values.shape[1:] == ((channels,) if channels > 1 else ()) else None
@@ -209,7 +209,7 @@ def _write(
     found: ensemble.Prediction,
     truth: Mapping[str, np.ndarray],
 ) -> list[str]:
-    """Write each set of points to a file (the user's mesh if one was given); return lines that describe the files."""
+    """Write the predictions at each set of points to a file; return lines that describe the files."""
     task, out, shape, mesh = trained.task, request.shape.out, opened.given, request.shape.mesh
     lines: list[str] = []
     fields = opened.files.back(found.fields)
@@ -237,7 +237,7 @@ def _write(
 
 
 def _made_with(trained: TrainedModel, names: Sequence[str], shape: Shape, given: Mapping[str, Any]) -> list[str]:
-    """Return a line for each group of force coefficients with the same air and reference area, which it states."""
+    """Group the force coefficients by air and reference area; return a line per group that states air and area."""
     numbers, rules = trained.case_numbers(shape, given), trained.reference_areas(shape, given)
     alike: dict[str, list[str]] = {}
     for name in names:

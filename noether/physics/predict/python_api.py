@@ -29,10 +29,10 @@ class LoadedRun:
     """An existing run, as `noether.train`, `noether.load_run` and `SubmittedJob.result` return it.
 
     Args:
-        run, more: the run's folder; if more folders are given, predictions are the mean over all runs.
-        checkpoint: best, latest or a checkpoint's name; None: best.
+        run, more: the folder of the run, and folders of further runs; predictions are then the mean over all runs.
+        checkpoint: best, latest or the name of a checkpoint; None: best.
         weights: ema or raw; None: the EMA weights if the run has them.
-        trust: import the code that another user's run names by dotted path; read its config.yaml first.
+        trust: whether to import the code that another user's run names by dotted path; read its config.yaml first.
 
     RequestError: the run, checkpoint or kind of weights does not exist, or the run names code and is not trusted.
     """
@@ -60,12 +60,12 @@ class LoadedRun:
 
     @cached_property
     def model(self) -> nn.Module:
-        """The model of any task, with its weights, on the CPU; it takes a batch that the task has prepared."""
+        """The run's model with its weights, on the CPU, for any task. It takes a batch that the task has prepared."""
         return load_model(self._members[0], torch.device("cpu"))[1]
 
     @cached_property
     def trained(self) -> TrainedModel:
-        """The model with the task that scales its inputs and outputs, on the CPU; loaded on first use."""
+        """The model and the task that scales its inputs and outputs, on the CPU. The first use loads them."""
         return self._ensemble[0]
 
     @cached_property
@@ -74,7 +74,7 @@ class LoadedRun:
 
     @cached_property
     def calibrated(self) -> Ensemble:
-        """The runs with their calibration on the validation split, which the first use computes and stores."""
+        """The runs as an ensemble with a calibration. The first use calibrates on the validation split if necessary."""
         data = prepare_data(self.config) if read_calibration(self._members) is None else None
         return calibrated(self._ensemble, self._members, data, Console(None, speaks=False))
 
@@ -90,22 +90,22 @@ class LoadedRun:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl, of training and evaluations, in the order in which they were written."""
+        """The rows of metrics.jsonl, from training and evaluations, in the order in which they were written."""
         return list(read_metrics(self._folder.metrics))
 
     def history_frame(self) -> Any:
-        """Return the history as a pandas.DataFrame, one column per value. RequestError: pandas is not installed."""
+        """Return the history as a pandas.DataFrame with a column per value. RequestError: pandas is not installed."""
         try:
             import pandas
         except ModuleNotFoundError:
             raise RequestError("no-pandas", "a table of the history needs pandas", seen="pandas is not installed",
-                               expected="pandas, or run.history, a list of dictionaries",
+                               expected="pandas; or use run.history, a list of dictionaries",
                                fix="pip install pandas") from None  # fmt: skip
         return pandas.json_normalize(self.history)
 
     @property
     def parameters(self) -> dict[str, tuple[Any, Any]]:
-        """The parameters that `predict` needs, with their lowest and highest values in the training split."""
+        """The lowest and the highest value in the training split of each parameter that `predict` needs, by name."""
         seen = self.trained.task.seen.parameters
         return {name: (seen[name]["low"], seen[name]["high"]) for name in self.trained.task.parameters if name in seen}
 
@@ -124,23 +124,23 @@ class LoadedRun:
         """Predict every field on a shape.
 
         Args:
-            shape: a mesh file; points (N, 3) in m; or points and faces, (N, 3) and (F, 3) or (F, 4).
-            volume: points (M, 3) in m, off the surface, at which fields are predicted too.
+            shape: a mesh file; an array of points (N, 3) in m; or a pair of points and faces (F, 3) or (F, 4).
+            volume: points (M, 3) in m, off the surface, at which the fields of the volume are predicted.
             points: further sets of points by name, such as {"wake_points": (M, 3)}.
-            scale: metres per unit of a mesh file: 0.001 for mm; None: as in the training files.
-            axes: the axes of given positions and returned vectors, either "files" (those of the training files) or
-                "model" (the model's own).
+            scale: metres per unit of a mesh file, such as 0.001 for mm; None: as in the training files.
+            axes: the axes of given positions and returned vectors: "files" for the axes of the training files, or
+                "model" for the model's own axes.
             chunk_size: number of points predicted at once; it does not change the result.
-            interval: share of a new case, in percent, that the intervals should cover, or "none"; None: 90 for several
-                runs, no intervals for one. The first call calibrates them on the validation split.
+            interval: share of a new case, in percent, that the intervals should cover, or "none". None means 90 for
+                several runs and "none" for one run. The first call calibrates intervals on the validation split.
             parameters: parameters of the case, such as wind_speed=32.
 
         Returns:
             Each field (N,) or (N, C) in its unit; each output of the case; `points` (N, 3), the points of the shape;
-            `scalars`, the derived numbers; `units`, the unit of each value that has one; and `outside`, warnings about
-            parameters out of range, differences from the training shapes, and coefficients that lack a value. With an
-            interval also FIELD_spread, FIELD_low and FIELD_high of each field at points; `intervals`, low and high of
-            each scalar; and `nearer`, the share of validation shapes that are nearer to the training shapes.
+            `scalars`, coefficients and outputs by label; `units`, the unit of each value that has a unit; `outside`,
+            warnings about parameters out of range, differences from the training shapes, and missing coefficients.
+            Intervals add FIELD_spread, FIELD_low and FIELD_high of each field at points; `intervals`, low and high of
+            each scalar; `nearer`, the share of validation shapes nearer to the training shapes than this shape.
         """
         others = {**({} if volume is None else {"volume_points": volume}), **(points or {})}
         opened = open_shape(self.trained, shape, others, axes=axes, scale=scale)
@@ -173,7 +173,7 @@ class LoadedRun:
         chunk_size: int = 16384,
         **parameters: float | list[float],
     ) -> dict[str, Any]:
-        """Return the gradient of an output with respect to every point of a shape and every parameter.
+        """Differentiate an output of the model with respect to every point of a shape and every parameter.
 
         Args:
             shape, scale, axes, chunk_size, parameters: as for `predict`.
@@ -181,8 +181,8 @@ class LoadedRun:
 
         Returns:
             `value` and `unit` of the output; `points` (N, 3) in m; `gradient` (N, 3) per m, in the axes of the shape;
-            `outwards` (N,), the gain if 1 m² of surface moves outwards by 1 m, None without faces; and `parameters`,
-            the gradient (C,) with respect to each parameter.
+            `outwards` (N,), the gain if 1 m² of surface moves outwards by 1 m, or None without faces; `parameters`,
+            the gradient (C,) with respect to each parameter, by name.
         """
         opened = open_shape(self.trained, shape, {}, axes=axes, scale=scale)
         found = sensitivity(self.trained, opened.shape, of, parameters, chunk_size)

@@ -1,4 +1,4 @@
-"""Compute the gradient of one output with respect to every surface point and every parameter of a case."""
+"""Compute the gradient of an output with respect to every point of a shape and every parameter of the case."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -33,10 +33,10 @@ OVER_POINTS = ("mean", "max")
 class Sensitivity:
     """The gradient of an output of a model, in the model's axes.
 
-    of, value, unit: the output's name, its value, and its unit ("" for a ratio).
-    points: (N, 3), the gradient with respect to each point of the mesh, per m.
-    outwards: (N,), the output's gain if 1 m² of the surface moves outwards by 1 m, per m³; None without faces.
-    parameters: the gradient with respect to each parameter by name, (C,), per unit of the parameter.
+    of, value, unit: the output's name, value and unit ("" for a ratio).
+    points: (N, 3), the gradient with respect to each point of the shape, per m.
+    outwards: (N,), the output's gain per m³ if 1 m² of the surface moves outwards by 1 m; None without faces.
+    parameters: the gradient (C,) with respect to each parameter, by name, per unit of the parameter.
     """
 
     of: str
@@ -48,16 +48,16 @@ class Sensitivity:
 
 
 def sensitivity(trained: TrainedModel, shape: Shape, of: str, parameters: Parameters, chunk_size: int) -> Sensitivity:
-    """Differentiate an output of a model on a shape, in the precision of its weights, without autocast.
+    """Differentiate an output of a model on a shape, in the precision of the weights and without autocast.
 
-    Everything that the model reads of a mesh moves with its points: the places that show the shape, normals, areas,
-    distances to the surface. Discrete choices are held fixed, because the model is piecewise constant in them: the
-    triangles of these places, nearest points, neighbours within a radius. The reference area is held fixed too.
+    What the model reads from a mesh moves with its points: the places that show the shape, normals, areas, distances
+    to the surface. Discrete choices stay fixed, because the model is piecewise constant in them: the triangle of each
+    place, the nearest points, the neighbours within a radius. The reference area stays fixed too.
 
     trained, shape: the model, and the shape in its axes.
-    of: a coefficient, an output of the case, "mean FIELD" or "max FIELD"; "": the case's only output. Mean and max are
-    over the shape's points, of the magnitude for vectors; the mean is weighted by area if there are faces.
-    parameters, chunk_size: the case's parameters; the number of points predicted at once.
+    of: a coefficient, an output of the case, "mean FIELD" or "max FIELD"; "": the only coefficient or output of the
+    case. A vector counts by its magnitude. The mean over the shape's points is weighted by area if there are faces.
+    parameters, chunk_size: the parameters of the case, and the number of points predicted at once.
     RequestError: the output does not exist, or an input that the model reads is missing.
     """
     task, own = trained.task, trained.shape_set.removesuffix("points")
@@ -85,7 +85,7 @@ def sensitivity(trained: TrainedModel, shape: Shape, of: str, parameters: Parame
         else:
             value = physical[name][task.case_labels(name).index(of)]
         inputs = {"": points, **given}
-        # An output may not depend on an input, e.g. if the model reads no parameters: its gradient is then 0.
+        # If an output does not depend on an input, for example because no parameter is read, its gradient is 0.
         found = torch.autograd.grad(value, list(inputs.values()), allow_unused=True, materialize_grads=True)
     of_points, *of_parameters = (gradient.numpy() for gradient in found)
     outwards = None
@@ -104,9 +104,9 @@ def sensitivity(trained: TrainedModel, shape: Shape, of: str, parameters: Parame
 
 
 def stretches(gradient: np.ndarray, points: np.ndarray, up: np.ndarray) -> dict[str, float]:
-    """Return {axis: the output's gain, to first order, if the shape is stretched by 100 % along that axis}.
+    """Return, for each axis, the output's first-order gain if the shape is stretched by 100 % along that axis.
 
-    The middle of the shape's box stays in place; along the axis of `up` (3,), if any, the bottom of the box does.
+    The middle of the shape's box stays in place; along the axis `up` (3,), unless it is 0, the bottom stays in place.
     """
     low, high = points.min(axis=0), points.max(axis=0)
     foot = np.where(np.abs(up) > 0.5, np.where(up > 0, low, high), 0.5 * (low + high))
@@ -114,9 +114,9 @@ def stretches(gradient: np.ndarray, points: np.ndarray, up: np.ndarray) -> dict[
 
 
 def moved_areas_and_normals(points: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
-    """Return the area (N,) and unit outward normal (N, 3) of each point of a mesh, differentiably, as `point_areas`.
+    """Return the area (N,) and unit outward normal (N, 3) of each point, as `point_areas` does, but differentiably.
 
-    If the vector areas of the faces around a point cancel, its normal is that of the shape and has no gradient.
+    If the vector areas of the faces around a point cancel, the point keeps the shape's normal, without a gradient.
     """
     faces = np.asarray(shape.faces)
     corners = [points[faces[:, k]] for k in range(faces.shape[1])]
@@ -133,10 +133,10 @@ def moved_areas_and_normals(points: Tensor, shape: Shape) -> tuple[Tensor, Tenso
 
 
 def spread_over_surface(points: np.ndarray, cut: np.ndarray, values: np.ndarray, length: float) -> np.ndarray:
-    """Return a density (N,) on a mesh of triangles whose integral is Σ values, smooth over `length` in m.
+    """Spread values (N,) at points over a mesh of triangles as a density (N,); its integral is the sum of the values.
 
-    A model reads only some points of a shape, so the gradient is concentrated in spots. The density d solves
-    d − length² Δd = values by linear elements: a Helmholtz filter (Lazarov & Sigmund 2011, doi 10.1002/nme.3072).
+    A model reads only some points of a shape, so its gradient is concentrated in spots. The density d, smooth over
+    `length` (m), solves d − length² Δd = values with linear elements (Lazarov & Sigmund 2011, doi 10.1002/nme.3072).
     """
     corners = points[cut]
     opposite = corners[:, [2, 0, 1]] - corners[:, [1, 2, 0]]
@@ -153,7 +153,7 @@ def spread_over_surface(points: np.ndarray, cut: np.ndarray, values: np.ndarray,
 
 
 def _output(trained: TrainedModel, of: str, numbers: Collection[str], *, has_faces: bool) -> tuple[str, str, str]:
-    """Return the requested label, the output's name, and "mean" or "max" over points ("" for an output of the case)."""
+    """Return the requested label, the name of its field or output, and "mean" or "max" ("" unless it is a field)."""
     task = trained.task
     fields = [name for name, field in task.fields.items() if field.points == trained.shape_set and not field.period]
     absent = trained.lacking(fields, numbers) if has_faces else {}
@@ -165,10 +165,10 @@ def _output(trained: TrainedModel, of: str, numbers: Collection[str], *, has_fac
     if asked in known:
         return asked, *known[asked]
     near, lacks = f"mean {of}" if of in fields else nearest(of, known) or next(iter(known)), absent.get(of, [])
-    to_set = next((key for key in lacks[:1] if key in task.divisors), None)  # Fields come first; they cannot be set.
+    to_set = next((key for key in lacks[:1] if key in task.divisors), None)  # A missing field, first, cannot be set.
     raise RequestError(
         "no-such-output",
-        f"the model has no output {of!r} on this shape" if of else "--of is needed: the output to differentiate",
+        f"the model has no output {of!r} on this shape" if of else "--of must name the output to differentiate",
         seen=(f"--of {of!r}" if of else f"{len(known)} outputs to choose from")
         + (f", without {', '.join(lacks)}" if lacks else ""),
         expected=", ".join(known),
@@ -177,7 +177,7 @@ def _output(trained: TrainedModel, of: str, numbers: Collection[str], *, has_fac
 
 
 def _over_points(over: str, values: Tensor, areas: Tensor | None) -> Tensor:
-    """Return the mean or the maximum of a field (N, C), of the magnitude for vectors."""
+    """Return the mean or the maximum of a field (N, 1), or of the magnitude of a field (N, C)."""
     sizes = values[:, 0] if values.shape[1] == 1 else torch.linalg.vector_norm(values, dim=1)
     if over == "max":
         return sizes.max()
@@ -185,7 +185,7 @@ def _over_points(over: str, values: Tensor, areas: Tensor | None) -> Tensor:
 
 
 def sensitivity_worker(context: WorkerContext, request: SensitivityRequest) -> int:
-    """Differentiate on one device, write the file and report what changes the output."""
+    """Differentiate on one device, write the gradient to a file and print what changes the output."""
     console, asked = Console(None, speaks=True), request.shape
     with joined_group(context) as group:
         trained = load_trained(request.chosen, group.device)
@@ -208,7 +208,7 @@ def sensitivity_worker(context: WorkerContext, request: SensitivityRequest) -> i
 
 
 def changes_table(trained: TrainedModel, found: Sensitivity, stretched: dict[str, float], moved: float) -> Table:
-    """Return a table of the output's first-order gains from a 1 % longer shape, a thicker shape and each parameter."""
+    """Return a table of the output's first-order gain from each change: a longer or thicker shape, a parameter + 1."""
     table = Table("change", f"gain, {found.unit}" if found.unit else "gain", box=None, padding=(0, 3, 0, 0))
     for axis, gain in stretched.items():
         table.add_row(f"1 % longer along {axis}", f"{gain / 100:+.4g}")

@@ -1,6 +1,6 @@
 """Convert a user's mesh or points into a model's input, in the model's axes. Does not import torch.
 
-A model's axes differ from those of the files if `noether data prepare` turned the files.
+A model's axes differ from the axes of the files if `noether data prepare` turned the data.
 """
 
 from collections.abc import Mapping
@@ -25,10 +25,10 @@ Axes = Literal["files", "model"]
 
 @dataclass(frozen=True)
 class Shape:
-    """A surface: points (N, 3) in m, faces (or None), normals and areas (zeros without faces).
+    """A shape: points (N, 3) in m, faces or None, and normals and areas, which are zeros without faces.
 
-    values: arrays of the file with a row per point. rows: the indices of the file's points that were kept.
-    of_file: number of points in the file; 0: as many as the shape has.
+    values: arrays of the file, with a row per point. rows: the index in the file of each point of the shape.
+    of_file: number of points in the file; 0: the same number as in the shape.
     frontal: cache of the frontal areas, by wind direction.
     """
 
@@ -42,14 +42,14 @@ class Shape:
     frontal: dict[tuple[float, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
     def frontal_area(self, wind: tuple[float, ...]) -> float:
-        """Return the area of a mesh's shadow along the wind, in m², cached: a large mesh takes half a second."""
+        """Return the area in m² of the mesh's shadow along the wind. It is cached: a large mesh takes half a second."""
         assert self.faces is not None
         if wind not in self.frontal:
             self.frontal[wind] = surface_mesh.frontal_area(self.points, self.faces, np.asarray(wind))
         return self.frontal[wind]
 
     def lengthwise(self, up: np.ndarray) -> tuple[float, ...]:
-        """Return the direction (3,) across `up` in which the surface is longest: the wind's direction at zero yaw."""
+        """Return the direction (3,) normal to `up` in which the surface is longest, which is the wind at zero yaw."""
         level = self.points - np.outer(self.points @ up, up) / (up @ up)
         return tuple(np.linalg.eigh(np.cov(level.T, aweights=self.areas))[1][:, -1].tolist())
 
@@ -68,12 +68,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class FileAxes:
-    """Conversion from a user's axes to the model's and back.
+    """Conversion between a user's axes and the model's axes.
 
-    rotation: (3, 3), turns a vector from the user's axes to the model's.
+    rotation: matrix (3, 3) that turns a vector from the user's axes to the model's axes.
     metres: metres per unit of the user's files, unless the user gives another scale.
-    words: description of the axes, such as "wind +x, up +z"; "" for the model's own axes.
-    periods: the ranges of the fields that are angles, which a model predicts as cosine and sine.
+    words: description of the user's axes, such as "wind +x, up +z"; "" if they are the model's axes.
+    periods: the ranges of the fields that are angles; a model predicts an angle as its cosine and sine.
     """
 
     rotation: np.ndarray
@@ -83,9 +83,9 @@ class FileAxes:
 
     @classmethod
     def of(cls, space: Mapping[str, Any], axes: str, periods: Mapping[str, Period]) -> "FileAxes":
-        """Return the axes of the files as the data set's `space` describes them, or the model's own.
+        """Return the conversion for axes that are "files" (described in the data set's `space`) or "model".
 
-        ValueError: `axes` is neither "files" nor "model".
+        ValueError: `axes` is another word.
         """
         if axes not in get_args(Axes):
             raise ValueError(f"axes are {' or '.join(get_args(Axes))}, not {axes!r}")
@@ -96,19 +96,19 @@ class FileAxes:
         return cls(rotation, float(files["metres"]), str(files["words"]), periods)
 
     def points(self, points: np.ndarray) -> np.ndarray:
-        """Return positions (N, 3) in the model's axes."""
+        """Convert positions (N, 3) in the user's axes to the model's axes."""
         return np.asarray(points @ self.rotation.T)
 
     def shape(self, shape: Shape) -> Shape:
-        """Return the shape in the model's axes, with the vectors and tensors of its file turned too."""
+        """Convert a shape to the model's axes, including the vectors and tensors among its values."""
         into = turned(self.rotation)
         values = {name: into(np.asarray(value)) for name, value in shape.values.items()}
         return replace(shape, points=self.points(shape.points), normals=self.points(shape.normals), values=values)
 
     def back(self, fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return predicted fields (N,) or (N, C) in the user's axes; outputs of the case (3,) turn like vectors.
+        """Convert predicted fields (N,) or (N, C) to the user's axes; outputs of the case (3,) turn like vectors.
 
-        Angles, which a model predicts as (N, 2), become (N,) in their range.
+        An angle, which a model predicts as (N, 2), becomes (N,) within its range.
         """
         out = turned(self.rotation.T)
         return {name: as_angle(value, self.periods[name]) if name in self.periods
@@ -117,12 +117,12 @@ class FileAxes:
 
 
 def read_shape(path: Path, scale: float = 1.0, part: ShapePart = FACES) -> Shape:
-    """Read a mesh at its last step, in any format that `prepare` reads, or points (.npy).
+    """Read a shape from the last step of a mesh file, in any format that `prepare` reads, or from a .npy file.
 
-    If `part.at` is "faces", read the surface, without points that no face uses. If it is "points" or "cells", read the
-    nodes or the cell centres of a solid as points without faces.
+    If `part.at` is "faces", read the surface, without points that no face uses. If it is "points", read the nodes of a
+    solid, and if it is "cells", its cell centres; the shape then has no faces.
 
-    RequestError: the file cannot be read, or holds no points.
+    RequestError: the file cannot be read, or contains no points.
     """
     if path.suffix == ".npy":
         return Shape.of_points(read_points(path, scale))
@@ -137,7 +137,7 @@ def read_shape(path: Path, scale: float = 1.0, part: ShapePart = FACES) -> Shape
         raise RequestError("shape-without-faces",
                            f"{path} has no triangles or quadrilaterals" + (" with an area" if len(cells) else ""),
                            seen=f"{len(cells):,} faces of area 0" if len(cells) else "points and cells of other kinds",
-                           expected="a surface mesh; or its points as a .npy file")  # fmt: skip
+                           expected="a mesh of a surface, or a .npy file of its points")  # fmt: skip
     rows = np.unique(cells)
     shape = Shape.of_mesh(mesh.points[rows] * scale, np.searchsorted(rows, cells))
     values = {name: values[rows] for name, values in mesh.values.items()}
@@ -153,13 +153,13 @@ def read_points(path: Path, scale: float = 1.0, part: ShapePart = POINTS) -> np.
 
 
 def checked_points(array: Any, name: str) -> np.ndarray:
-    """Return an array as points (N, 3), float64. RequestError, with `name` in its text: it holds something else."""
+    """Convert an array to points (N, 3), float64. RequestError, about `name`: it is empty, not finite or not (N, 3)."""
     points = np.asarray(array, np.float64)
     if points.ndim != 2 or points.shape[1] != 3 or not len(points) or not np.isfinite(points).all():
         fits = points.ndim == 2 and points.shape[1] == 3 and len(points) > 0
         seen = "values that are not finite" if fits else f"shape {points.shape}"
         raise RequestError(
-            "shape-not-points", f"{name} does not hold points", seen=seen, expected="(N, 3) finite numbers, in m"
+            "shape-not-points", f"{name} does not hold points", seen=seen, expected="an array (N, 3) of finite numbers"
         )
     return points
 
@@ -169,10 +169,10 @@ def check_range(
 ) -> list[str]:
     """Compare the points' bounding box with the training box (low, high) and return warnings.
 
-    axes: description of the axes, for the error messages.
+    axes: description of the axes, for messages.
     scale: the factor by which the points were multiplied.
 
-    RequestError: the shape is more than 4 times too large or too small (most often it is in mm), or wholly elsewhere.
+    RequestError: the shape is over 4 times too large or small (most often it is in mm), or wholly outside the box.
     """
     own_low, own_high = points.min(axis=0), points.max(axis=0)
     size, trained = float((own_high - own_low).max()), float((high - low).max())
@@ -190,7 +190,7 @@ def check_range(
             + (f": is its unit of length {unit}?" if fits else ""),
             seen=seen,
             expected=expected,
-            fix=f"--scale {metres:g}" if fits else "use a shape as large as the training shapes, or --scale",
+            fix=f"--scale {metres:g}" if fits else "give a shape as large as the training shapes, or --scale METRES",
         )
     if (own_low > high).any() or (own_high < low).any():
         raise RequestError("shape-outside-domain", f"{path} lies completely outside the box of the training data",
@@ -208,9 +208,9 @@ def check_range(
 
 
 def open_surface_warnings(path: Path, shape: Shape, box: tuple[np.ndarray, np.ndarray] | None = None) -> list[str]:
-    """Return a warning if a surface is open or inconsistently wound, because forces are integrated over its faces.
+    """Return warnings if a surface is open or wrongly wound, which makes forces wrong, or has faces twice.
 
-    A hole in a face of the `box` of all training shapes, such as a car's on the ground, is not reported.
+    A hole in a face of the `box` of the training shapes is not reported: a car, for example, may be open to the ground.
     """
     if shape.faces is None:
         return []
@@ -231,35 +231,35 @@ def open_surface_warnings(path: Path, shape: Shape, box: tuple[np.ndarray, np.nd
 
 @dataclass(frozen=True)
 class ShownBy:
-    """The points that show a shape to a model: the shape's points `rows` (n,), or sampled `places` on its faces.
+    """The points that show a shape to a model: the shape's own points `rows` (n,), or sampled `places` on its faces.
 
-    Each place takes its normal and values from its row, the shape's nearest point.
+    With `places`, each entry of `rows` is the shape's nearest point, which gives a place its normal and values.
     """
 
     rows: np.ndarray
     places: surface_mesh.SurfaceSamples | None = None
 
     def of(self, points: Any) -> Any:
-        """Return the points (n, 3) that show the shape; its points (N, 3), an array or a tensor, may have moved."""
+        """Return the points (n, 3) that show the shape, given its points (N, 3): an array or tensor, maybe moved."""
         return points[self.rows] if self.places is None else self.places.of(points)
 
 
 def shown_by(shape: Shape, count: int) -> ShownBy:
-    """Choose the points that show a shape to a model: `count`, as many as the model has learned to read.
+    """Choose the points that show a shape to a model; `count` is the number of points that the model learned to read.
 
-    If a mesh has exactly `count` points, they are used. Other meshes are sampled evenly by area, always with the same
-    result. Points without faces are thinned to `count`; if there are fewer, all are used.
+    If a mesh has exactly `count` points, these are used; any other mesh is sampled evenly by area, always with the same
+    result. Points without faces are thinned to `count`; if the shape has fewer points, all are used.
     """
     if shape.faces is None or len(shape.points) == count:
         drawn = fixed_rows(len(shape.points), count)
-        # Ordered so that the points that evaluation draws come first: an export uses the first points.
+        # The order puts the points that evaluation draws first, because an export uses the first points.
         return ShownBy(drawn[np.argsort(fixed_rows(len(drawn), count))])
     places = surface_mesh.sample_surface(shape.points, shape.faces, count)
     return ShownBy(np.asarray(cKDTree(shape.points).query(places.of(shape.points))[1]), places)
 
 
 def as_trained(shape: Shape, shown: ShownBy) -> Shape:
-    """Return the shape reduced to the points that show it, with normals and values."""
+    """Reduce a shape to the points that show it, with their normals, areas and values."""
     rows = shown.rows
     values = {name: array[rows] for name, array in shape.values.items()}
     return Shape(shown.of(shape.points), None, shape.normals[rows], shape.areas[rows], values, shape.rows[rows])

@@ -18,7 +18,7 @@ from noether.physics.uncertainty.ensemble_members import check_members, read_cal
 
 @dataclass(frozen=True)
 class ShapeRequest:
-    """A user's shape and the file to write. scale: metres per unit of the mesh; None: as in the training files."""
+    """A user's shape and the file to write. `scale`: metres per unit of the mesh; None: as in the training files."""
 
     mesh: Path
     out: Path
@@ -32,7 +32,7 @@ class ShapeRequest:
 class PredictRequest:
     """A request to predict the fields of one or more runs on a user's shape.
 
-    level: level of the interval in percent; data: folder of the data to calibrate with; None if not needed.
+    level: level of the interval in percent; None: no interval. data: data folder; None: no calibration is needed.
     """
 
     shape: ShapeRequest
@@ -45,7 +45,7 @@ class PredictRequest:
 
 @dataclass(frozen=True)
 class SensitivityRequest:
-    """A request for the gradient of the output `of` on a user's shape."""
+    """A request for the gradient of the model's output `of`, such as "mean FIELD", on a user's shape."""
 
     shape: ShapeRequest
     of: str
@@ -61,7 +61,7 @@ def predict_here(
     """
     files = [_file(name, path) if path else None for name, path in (("volume", volume), ("truth", truth))]
     level = interval_level(interval, len(wanted))
-    members = tuple(map(choose_model, wanted))  # Last, because it reads the whole checkpoints.
+    members = tuple(map(choose_model, wanted))  # This comes after the other checks, because it reads checkpoints.
     check_members(members)
     config = members[0].config
     data = prepare_data(config) if level is not None and read_calibration(members) is None else None
@@ -70,13 +70,13 @@ def predict_here(
 
 
 def sensitivity_here(wanted: WantedModel, shape: ShapeRequest, of: str) -> int:
-    """Report what changes an output of a run's model on a user's shape. RequestError: as for `predict_here`."""
+    """Report how the shape and parameters change the model's output `of`. RequestError: as for `predict_here`."""
     request = SensitivityRequest(shape, of, choose_model(wanted))
     return run_here(request.chosen.config, "noether.physics.predict.sensitivity.sensitivity_worker", request)
 
 
 def interval_level(interval: str | None, runs: int) -> int | None:
-    """Return the requested level of the interval in percent, by default 90 for several runs; None: no interval."""
+    """Return the level of the interval in percent, or None for no interval; the default for several runs is 90."""
     if interval == "none" or (interval is None and runs == 1):
         return None
     return number_of("interval", (interval or "90").removesuffix("%"), int, 1, 99, "--interval 90      (or none)")
@@ -85,7 +85,7 @@ def interval_level(interval: str | None, runs: int) -> int | None:
 def typed_shape(
     mesh: str, out: str, scale: str | None, axes: str, chunk: str, parameters: str, *, command: str
 ) -> ShapeRequest:
-    """Parse the flags of a shape as typed by the user. RequestError: a flag is wrong, or `command` lacks --mesh."""
+    """Parse the flags of a shape as the user typed them. RequestError: a flag is wrong, or --mesh is missing."""
     if not mesh:
         fix = f"{command} --mesh FILE"
         raise RequestError("mesh-flag-missing", "--mesh is needed", expected="a mesh or points", fix=fix)
@@ -114,8 +114,8 @@ def _parameters(text: str) -> dict[str, float | list[float]]:
         except ValueError:
             numbers = []
         if not numbers or not all(map(isfinite, numbers)):
-            raise RequestError("set-flag", "--set takes a parameter and its number", seen=f"--set {part}",
-                               expected="NAME=NUMBER, separated by commas",
+            raise RequestError("set-flag", "--set needs a number for each parameter", seen=f"--set {part}",
+                               expected="NAME=NUMBER for each parameter, separated by commas",
                                fix=f"--set {name.partition(':')[0].strip() or 'NAME'}=NUMBER")  # fmt: skip
         parameters[name.strip()] = numbers[0] if len(numbers) == 1 else numbers
     return parameters

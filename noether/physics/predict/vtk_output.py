@@ -1,4 +1,4 @@
-"""Write fields at points or on a mesh to a .vtu, .vtk or .vtp file, which ParaView and `predict --mesh` open."""
+"""Write fields at points or on a mesh to a .vtu, .vtk or .vtp file for ParaView or `predict --mesh`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,17 +23,17 @@ SUFFIXES = (".vtu", ".vtk", ".vtp")
 
 
 def check_suffix(path: Path) -> None:
-    """Raise RequestError if a path's suffix is not a format that can be written."""
+    """Raise RequestError if noether cannot write the format that a path's suffix names."""
     if path.suffix not in SUFFIXES:
-        raise RequestError("unknown-suffix", f"{path.name} has a suffix that cannot be written",
+        raise RequestError("unknown-suffix", f"{path.name} has a suffix whose format noether cannot write",
                            seen=path.suffix or "no suffix", expected=", ".join(SUFFIXES),
                            fix=f"--out {quote(str(path.with_suffix('.vtu')))}")  # fmt: skip
 
 
 def write_fields(path: Path, points: np.ndarray, faces: np.ndarray | None, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write points (N, 3) with arrays (N,) or (N, C); faces are (F, 3) or (F, 4), or None for one vertex per point.
+    """Write points (N, 3) with arrays (N,) or (N, C), and faces (F, 3) or (F, 4); with None, each point is a vertex.
 
-    RequestError: the suffix is not a known format, pyvista is not installed, or the file cannot be written.
+    RequestError: the suffix is unknown, pyvista is not installed, or the file cannot be written.
     """
     check_suffix(path)
     pyvista = import_pyvista()
@@ -53,7 +53,7 @@ def write_case_files(
 
     Args:
         folder, task: the folder to write to, and the task that names the fields and their points.
-        shown: the cases; if several have one label, the second file's label is `worst-2`.
+        shown: the cases. If several cases have the same label, such as worst, the second is called worst-2.
         faces: for each case, the faces of its surface points, or None if unknown. names: the names of all samples.
     """
     written = []
@@ -73,15 +73,15 @@ def write_case_files(
 def write_on_shape(
     path: Path, source: Path, shape: "Shape", arrays: Mapping[str, np.ndarray], part: ShapePart = FACES
 ) -> None:
-    """Write a copy of a mesh file, in the file's unit and axes and with its cells and arrays, and add arrays.
+    """Write a copy of a mesh file with further arrays. The copy keeps the unit, axes, cells and arrays of the file.
 
-    If the source is a .npy file, write its points.
+    If the source is a .npy file, write its points with the arrays.
 
     path: the file to write.
-    source: the file that `shape` was read from. Its points or cells without a row in the shape get NaN.
+    source: the file from which `shape` was read. The arrays are NaN where the shape lacks a point or cell of the file.
     arrays: arrays by name, (N,) or (N, C), with one row per point of the shape.
-    part: the part of the source that the shape was read from; if it is "cells", the arrays become cell data.
-    RequestError: as for `write_fields`, or `path` is a .vtp file and the mesh is not a pure surface or point set.
+    part: the part of the source from which the shape was read. If it is "cells", the arrays become cell data.
+    RequestError: as for `write_fields`; or `path` is a .vtp file, but the mesh is neither a surface nor a point set.
     """
     if source.suffix == ".npy":
         return write_fields(path, read_array(source)[shape.rows], shape.faces, arrays)
@@ -92,7 +92,7 @@ def write_on_shape(
         mesh = mesh.cast_to_polydata()
     if path.suffix == ".vtp" and not isinstance(mesh, pyvista.PolyData):
         raise RequestError("suffix-without-cells", f"{path.name} cannot hold the cells of {source.name}",
-                           seen=path.suffix, expected=".vtu or .vtk",
+                           seen=path.suffix, expected="the suffix .vtu or .vtk",
                            fix=f"--out {quote(str(path.with_suffix('.vtu')))}")  # fmt: skip
     if path.suffix == ".vtu" and not isinstance(mesh, pyvista.UnstructuredGrid):
         mesh = mesh.cast_to_unstructured_grid()
@@ -105,11 +105,11 @@ def write_on_shape(
 
 
 def _save(mesh: Any, path: Path) -> None:
-    """Save a mesh atomically: write a temporary file, then rename it. RequestError: it cannot be written."""
+    """Save a mesh atomically: write a temporary file, then rename it. RequestError: the file cannot be written."""
     try:
         made = UNFENCED.partial(path)
         partial = made.with_name(f"{made.name}{path.suffix}")  # VTK chooses the format by the suffix.
-        create_plain(partial).close()  # Raises the reason if the folder is not writable; VTK does not give it.
+        create_plain(partial).close()  # If the folder is not writable, this raises the reason; VTK gives none.
         try:
             with raising_what_vtk_says():
                 mesh.save(partial)
@@ -122,6 +122,6 @@ def _save(mesh: Any, path: Path) -> None:
 
 
 def field_arrays(name: str, prediction: np.ndarray, truth: np.ndarray | None = None) -> dict[str, np.ndarray]:
-    """Return the arrays that show a field in a file: the prediction and, if the truth is known, truth and error."""
+    """Return the arrays of a field for a file, by name: the prediction and, with a truth, also the truth and error."""
     arrays = {f"{name}_prediction": prediction}
     return arrays if truth is None else {**arrays, name: truth, f"{name}_error": prediction - truth}

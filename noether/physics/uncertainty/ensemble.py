@@ -1,4 +1,4 @@
-"""Predictions of several runs together: mean, spread and intervals calibrated on the validation split."""
+"""Joint predictions of several runs: mean, spread, and intervals that are calibrated on the validation split."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,21 +34,21 @@ from noether.runs.records import CALIBRATION_VERSION, write_record
 LEVELS = np.arange(1, 100)
 """The nominal levels of intervals, in percent."""
 ROUNDING = 1e-9
-"""Tolerance for sums of shares, so that a sum that equals a level exactly reaches it."""
+"""Tolerance for sums of shares: a sum that equals a level reaches the level in spite of rounding errors."""
 KEPT = 2048
-"""Largest number of scores kept per case, at evenly spaced ranks."""
+"""The maximum number of scores that are kept per case, at evenly spaced ranks."""
 
 
 def kept_scores(scores: np.ndarray) -> np.ndarray:
-    """Return the scores (n,) of a case in ascending order, thinned to KEPT evenly spaced ranks if there are more."""
+    """Sort the scores (n,) of a case; if there are more than KEPT, return only the scores at KEPT even ranks."""
     kept = min(KEPT, len(scores))
     return np.asarray(np.sort(scores)[np.ceil((np.arange(kept) + 1) * len(scores) / kept).astype(int) - 1])
 
 
 def conformal_quantiles(cases: Sequence[np.ndarray]) -> np.ndarray:
-    """Return for each of LEVELS a bound (99,) on the scores of that share of a new case's points; inf: too few cases.
+    """Return, for each of LEVELS, the score that this share of a new case's points should not exceed, as (99,).
 
-    cases: the scores (n,) of each case, in ascending order.
+    cases: the scores (n,) of each case, in ascending order. The result is inf for a level that needs more cases.
     """
     count = len(cases)
     values = np.concatenate(cases)
@@ -70,24 +70,24 @@ def conformal_quantiles(cases: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def covered_shares(cases: Sequence[np.ndarray], quantiles: np.ndarray) -> np.ndarray:
-    """Return the share (99,) of a case's scores that do not exceed each quantile (99,), averaged over the cases."""
+    """Return the share of a case's scores at or below each quantile (99,), averaged over the cases: (99,)."""
     below = [np.searchsorted(np.sort(case), quantiles, side="right") / len(case) for case in cases]
     return np.asarray(np.mean(below, axis=0))
 
 
 def highest_level(cases: int) -> int:
-    """Return the highest of LEVELS, in percent, that the given number of cases can calibrate; 0: none."""
+    """Return the highest level, in percent, that this number of cases can calibrate; 0 if they calibrate no level."""
     return 100 * cases // (cases + 1)
 
 
 COMPONENTS = 96
-"""The maximum number of principal components. Those with small variance best reveal a shape outside the ranges."""
+"""The maximum number of principal components. Components with a small variance best reveal an unusual shape."""
 SHAPES_A_COMPONENT = 4
-"""The minimum number of training shapes per component, so that the deviation along a component is well estimated."""
+"""The minimum number of training shapes per component; it makes the deviation along a component a good estimate."""
 
 
 def fit_distance(latents: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the mean (d,) and axes (k, d) by which distances are measured, from latents (n, d) of training shapes.
+    """Compute the mean (d,) and the axes (k, d) with which `distances` works from latents (n, d) of training shapes.
 
     The axes are the principal components, each divided by the standard deviation along it.
     """
@@ -100,17 +100,17 @@ def fit_distance(latents: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def distances(fitted: Mapping[str, Any], latents: np.ndarray) -> np.ndarray:
-    """Return the distances (n,) of latents (n, d) from the training shapes."""
+    """Return the distance of each of the latents (n, d) from the training shapes, as (n,)."""
     away = (latents - np.asarray(fitted["mean"])) @ np.asarray(fitted["axes"]).T
     return np.asarray(np.linalg.norm(away, axis=1))
 
 
 SCALED_BY = 64
-"""Number of training cases whose mean error gives `floor`, which is added to every spread."""
+"""Number of training cases whose mean error becomes the `floor`, a constant that is added to every spread."""
 
 DRAWS = 16
-"""Number of draws of a shape's points over which its latent is averaged. The latents of single draws of 512 points of
-one shape differ as much as the latents of shapes inside and outside the ranges of the training shapes."""
+"""Number of draws of points over which a shape's latent is averaged. Without averaging, two draws of 512 points of one
+shape differ in their latents as much as shapes inside and outside the ranges of the training shapes."""
 
 Values = dict[str, np.ndarray]
 """The values of one case by label: fields (N, C), coefficients and outputs of the case (1, 1)."""
@@ -118,13 +118,13 @@ Values = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Ensemble:
-    """The runs' models, in the order in which they were named, and the record of their calibration."""
+    """The models of an ensemble, in the order in which the user named their runs, and the record of its calibration."""
 
     members: tuple[TrainedModel, ...]
     record: Mapping[str, Any]
 
     def half_width(self, label: str, spread: np.ndarray, level: int) -> np.ndarray:
-        """Return the half-width of the interval for a spread (N, C), (N,) for one component, or ().
+        """Return the half-width of the interval, in the shape of the spread: (N, C), (N,) for one component, or ().
 
         RequestError: the validation split has too few cases for this level.
         """
@@ -153,12 +153,12 @@ def mean_and_spread(predictions: Sequence[np.ndarray]) -> tuple[np.ndarray, np.n
 def calibrate(
     members: Sequence[TrainedModel], chosen: Sequence[ChosenModel], data: Path | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Calibrate intervals and distances on the validation split, and measure the coverage on the test split.
+    """Calibrate intervals and distances on the validation split, measure coverage on the test split; return the record.
 
-    members, chosen: the models, and the checkpoints that they were loaded from.
+    members, chosen: the models, and the checkpoints from which they were loaded.
     data: the folder of the data, as `prepare_data` returned it.
-    say: called with a line about the computation.
-    RequestError: there is no validation split, or the data is not the data that the runs were trained on.
+    say: a function that prints a line about the computation.
+    RequestError: there is no validation split, or the runs were trained on other data.
     """
     splits = _splits_of(chosen[0], data)
     train, validation = held_out(chosen[0].config, splits)
@@ -195,8 +195,8 @@ def _splits_of(chosen: ChosenModel, data: Path | None) -> Splits:
     if (trained_on := chosen.checkpoint.meta()["data"]) not in (None, now := data_identity(splits)):
         raise RequestError("data-not-of-the-runs", "the data is not the data that the runs were trained on",
                            seen=differing(trained_on, now),
-                           expected="the data of the runs, from which their validation split was held out",
-                           fix="restore the data of the runs, or leave --interval out")  # fmt: skip
+                           expected="the data on which the runs were trained, with the same validation cases",
+                           fix="restore this data in the data set's folder, or leave --interval out")  # fmt: skip
     return splits
 
 
@@ -204,7 +204,7 @@ def _splits_of(chosen: ChosenModel, data: Path | None) -> Splits:
 def scores_of(
     members: Sequence[TrainedModel], dataset: Dataset, indices: Sequence[int], floor: Values
 ) -> dict[str, list[list[np.ndarray]]]:
-    """Return the scores |y − mean| / (spread + floor) of points, by label, case and component."""
+    """Return the points' scores |y − mean| / (spread + floor) as a list of cases and components for each label."""
     found: dict[str, list[list[np.ndarray]]] = {}
     for case in _cases(members, dataset, indices):
         for label, (mean, spread, truth) in case.items():
@@ -216,14 +216,14 @@ def scores_of(
 def _cases(
     members: Sequence[TrainedModel], dataset: Dataset, indices: Sequence[int]
 ) -> Iterator[dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
-    """Yield for each case the mean, spread and truth of each output."""
+    """Yield, for each case, {label: (mean, spread, truth)}."""
     for of_case in zip(*(_predictions(member, dataset, indices) for member in members), strict=True):
         yield {label: (*mean_and_spread([values[label] for values, _ in of_case]), truth)
                for label, truth in of_case[0][1].items()}  # fmt: skip
 
 
 def _predictions(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> Iterator[tuple[Values, Values]]:
-    """Yield a member's prediction for each case, and the truth."""
+    """Yield, for each case, a member's predictions and the true values."""
     task, chunk = member.task, member.config.trainer.evaluation_chunk_size
     for given in evaluation_batches(dataset, [[index] for index in indices], member.draw(dataset)):
         batch = to_device(given, member.device, member.precision.weights)
@@ -241,7 +241,7 @@ def _predictions(member: TrainedModel, dataset: Dataset, indices: Sequence[int])
 def _fit_distances(
     members: Sequence[TrainedModel], dataset: Dataset, train: Sequence[int], validation: Sequence[int]
 ) -> dict[str, Any] | None:
-    """Return each member's mean and axes, and the validation shapes' distances; None for models without a latent."""
+    """Return each member's mean and axes, and mean distances of validation shapes; None if a model has no latent."""
     if not all(isinstance(member.model, PointModel) for member in members):
         return None
     fitted = [fit_distance(_latents(member, dataset, train)) for member in members]
@@ -259,7 +259,7 @@ def _latents(member: TrainedModel, dataset: Dataset, indices: Sequence[int]) -> 
 
 
 def latent(member: TrainedModel, draws: Iterable[Mapping[str, Tensor]]) -> np.ndarray:
-    """Return a case's pooled latent and standardised parameters, (d,), averaged over draws of its points."""
+    """Return a vector (d,) of the pooled latent and the standardised parameters of a case, averaged over draws."""
     found = []
     for drawn in draws:
         batch = to_device({key: value[None] for key, value in drawn.items()}, member.device, member.precision.weights)
@@ -272,7 +272,7 @@ def latent(member: TrainedModel, draws: Iterable[Mapping[str, Tensor]]) -> np.nd
 
 
 def shape_distance(ensemble: Ensemble, shape: Shape, others: PointSets, parameters: Parameters) -> float | None:
-    """Return a shape's distance from the training shapes, averaged over the members; None if models have no latent."""
+    """Return the members' mean distance of a shape from the training shapes; None if a model has no latent."""
     if (known := ensemble.record["distance"]) is None:
         return None
     found = [
@@ -286,8 +286,8 @@ def shape_distance(ensemble: Ensemble, shape: Shape, others: PointSets, paramete
 class Prediction:
     """The members' joint prediction for a shape, in the model's axes.
 
-    fields: mean of each field (N,) or (N, C) and output of the case; scalars: mean of each coefficient and output of
-    the case, by label; spreads: standard deviation over the members of each field and scalar.
+    fields: mean of each field (N,) or (N, C) and of each output of the case. scalars: mean of each coefficient and of
+    each output of the case, by label. spreads: standard deviation over the members, by field and by label.
     nearer: share of the validation shapes that are nearer to the training shapes than this shape; None if unknown.
     """
 
@@ -298,13 +298,13 @@ class Prediction:
     nearer: float | None = None
 
     def arrays(self, name: str, mean: np.ndarray, files: FileAxes) -> dict[str, np.ndarray]:
-        """Return a field's arrays FIELD_spread, FIELD_low and FIELD_high for a file, in the axes of the files.
+        """Return the arrays FIELD_spread, FIELD_low and FIELD_high of a field, in the axes of the user's files.
 
-        `mean` is the field's prediction in these axes. A field without an interval has no such arrays.
+        `mean` is the predicted field in the axes of the user's files. Return {} for a field without an interval.
         """
         if name not in self.half_widths:
             return {}
-        # The files' axes are the model's axes, permuted and flipped. The widths of components are only permuted.
+        # The files' axes are the model's axes in another order and direction. Widths change only their order.
         beside = replace(files, rotation=np.abs(files.rotation)).back
         half, spread = (
             as_arc(beside({"": own[name]})[""], files.periods.get(name)) for own in (self.half_widths, self.spreads)
@@ -321,11 +321,11 @@ def predict_together(
     *,
     calibration: tuple[Ensemble, int] | None,
 ) -> Prediction:
-    """Predict the fields of a shape with each member, and return their mean, spread and intervals.
+    """Predict the fields of a shape with each member, and return mean, spread and intervals over the members.
 
-    shape, others, parameters, chunk_size: as for `TrainedModel.shape_batch` and `predict_shape`.
+    shape, others, parameters, chunk_size: as for `TrainedModel.shape_batch` and `TrainedModel.predict_shape`.
     calibration: the ensemble with its record, and the level of the interval in percent; None: no interval.
-    RequestError: one of these methods raises it, or too few cases were held out for this level.
+    RequestError: one of the two methods raises it, or the validation split has too few cases for the level.
     """
     every = [member.predict_shape(member.shape_batch(shape, others, parameters), chunk_size) for member in members]
     labels = [member.scalar_values(shape, own, parameters) for member, own in zip(members, every, strict=True)]
@@ -350,7 +350,7 @@ def predict_together(
 def calibrated(
     members: Sequence[TrainedModel], chosen: Sequence[ChosenModel], data: Path | None, console: Console
 ) -> Ensemble:
-    """Return the ensemble with its stored calibration; else calibrate it, and store the record in the first run."""
+    """Return the ensemble with its stored calibration; if none is stored, calibrate it and store the new record."""
     record = read_calibration(chosen)
     if record is None:
         record = calibrate(members, chosen, data, console.say)
@@ -359,19 +359,19 @@ def calibrated(
             path.parent.mkdir(exist_ok=True)
             write_record(path, record)
             console.say(f"calibrated; the report shows the curve: noether report {chosen[0].folder.path}")
-        except OSError as error:  # For example, another user's run: the next prediction calibrates again.
+        except OSError as error:  # For example, the run is another user's. The next prediction calibrates again.
             Console(None, speaks=True, stream=sys.stderr).warn(f"the calibration could not be saved: {error}")
     return Ensemble(tuple(members), record)
 
 
 def interval_table(trained: TrainedModel, found: Prediction, ensemble: Ensemble, level: int) -> Table:
-    """Return a table of each coefficient and field: value, spread, interval, and its coverage of the test split."""
+    """Return a table with a row for each coefficient and field: value, spread, interval, coverage on the test split."""
     covers = f"covers, {ensemble.record['cases']['test']} test cases"
     table = Table("", "prediction", "spread", f"{level} % interval", covers, box=None, padding=(0, 2, 0, 0))
     for label in dict.fromkeys((*found.half_widths, *found.scalars)):
         words, mean = partial(trained.output_text, label), found.scalars.get(label)
         period = trained.task.fields[label].period if mean is None else None
-        interval, share = NONE, NONE  # Shown if samples lack data for this label.
+        interval, share = NONE, NONE  # Shown if the data set has no truth for this label.
         if label in found.half_widths:
             half = float(np.mean(as_arc(found.half_widths[label], period)))
             interval = f"± {words(half)}" if mean is None else f"{words(mean - half)} to {words(mean + half)}"
@@ -383,7 +383,7 @@ def interval_table(trained: TrainedModel, found: Prediction, ensemble: Ensemble,
 
 
 def likeness_words(found: Prediction, ensemble: Ensemble) -> str:
-    """Return a warning if a shape is farther from the training shapes than every validation shape, else ""."""
+    """Return a warning if all validation shapes are nearer to the training shapes than this shape is; else ""."""
     if found.nearer is None or found.nearer < 1:
         return ""
     count = ensemble.record["cases"]["validation"]

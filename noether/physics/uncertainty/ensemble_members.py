@@ -12,9 +12,9 @@ from noether.runs.records import parse_calibration, parse_record
 
 
 def named_runs(words: Sequence[str]) -> list[str]:
-    """Return the runs named by words; each word is a run, a folder of runs, or a sweep (NAME.sweep.json or NAME).
+    """Return the runs that the words name: a word is a run, a folder of runs, or a sweep (NAME.sweep.json or NAME).
 
-    Runs in a folder that have no checkpoint are left out with a printed line, unless no run has a checkpoint.
+    In a folder of runs, leave out the runs without a checkpoint and print their names. If no run has one, keep all.
     """
     found: dict[str, None] = {}
     for word in words:
@@ -45,17 +45,17 @@ def _runs_of(sweep: Path) -> list[str]:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RequestError("sweep-damaged", f"{sweep} does not list its runs",
                            seen=f"{type(error).__name__}: {error}", expected="the unmodified file of a sweep",
-                           fix=f"give the names of the runs, in place of {sweep.name}") from None  # fmt: skip
+                           fix=f"give the names of the runs instead of {sweep.name}") from None  # fmt: skip
 
 
 def record_path(chosen: Sequence[ChosenModel]) -> Path:
-    """Return the path of the checkpoints' calibration: in the first run, named by a digest of all of them in order."""
+    """Return the path of the calibration: a file in the first run, named by a digest of all checkpoints in order."""
     names = [f"{one.checkpoint.meta()['meta_sha256']} {one.weights}" for one in chosen]
     return chosen[0].folder.evaluation / f"intervals-{sha256(' '.join(names).encode()).hexdigest()[:12]}.json"
 
 
 def read_calibration(chosen: Sequence[ChosenModel]) -> dict[str, Any] | None:
-    """Return the stored calibration of these checkpoints; None if there is none that this version can read."""
+    """Return the stored calibration of these checkpoints; None if it is missing or this version cannot read it."""
     try:
         return parse_calibration(record_path(chosen))
     except (OSError, ValueError):
@@ -63,7 +63,7 @@ def read_calibration(chosen: Sequence[ChosenModel]) -> dict[str, Any] | None:
 
 
 def check_members(chosen: Sequence[ChosenModel]) -> None:
-    """Raise RequestError if runs cannot form one ensemble: they were trained on different data or outputs."""
+    """Raise RequestError if the runs cannot form one ensemble because they differ in their data or their outputs."""
     first = chosen[0]
 
     def described(one: ChosenModel) -> dict[str, Any]:
@@ -88,11 +88,11 @@ def check_members(chosen: Sequence[ChosenModel]) -> None:
 
 
 DRAWN = ("points_per_update", "geometry_points")
-"""Settings of a data set that choose the points given to a model, not the cases."""
+"""Settings of a data set that choose the points of a case and not the cases; the runs may differ in these settings."""
 
 
 def differing(first: Any, second: Any) -> str:
-    """Describe the first entry in which two descriptions differ."""
+    """Return the first entry in which two descriptions differ, as "NAME: FIRST and SECOND"."""
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):
         return f"{first} and {second}"
     name = next(key for key in {**first, **second} if first.get(key) != second.get(key))

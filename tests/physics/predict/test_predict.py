@@ -333,7 +333,7 @@ def test_wrong_files_are_refused_in_words(noether, tmp_path: Path) -> None:
         ([*car, str(tmp_path / "table.csv")], "a file of another kind"),
         (["--mesh", str(torn), "--set", "wind_speed: 32"], "--set wind_speed=NUMBER"),
         ([], "--mesh is needed"),
-        (["--mesh", str(torn), "--out", "x.png"], "has a suffix that cannot be written"),
+        (["--mesh", str(torn), "--out", "x.png"], "has a suffix whose format noether cannot write"),
         (["--mesh", str(torn)], r"torn.stl (cannot be read|has no triangles|holds no points)"),
         ([*car, str(tmp_path / "one.npy")], r"shape \(1,\)"),
         ([*car, str(tmp_path / "of-cells.npy")], r"shape \(4000,\)"),
