@@ -80,7 +80,7 @@ def cosine_of_lift(run: LoadedRun, car: EllipsoidCar) -> float:
 
 
 def outside(car: EllipsoidCar, index: int, by: tuple[float, float]) -> EllipsoidCar:
-    """Return the car with one quantity, at `index` modulo 4, outside its range by a share of the range's width."""
+    """Return the car with one of four quantities (`index` modulo 4) outside its range; `by`: shares of its width."""
     name, (low, high) = list(RANGES.items())[index % len(RANGES)]
     rng = np.random.default_rng([index, round(100 * by[1])])
     # Lengths only go above their range, because a length that far below could be negative.

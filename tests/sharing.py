@@ -102,7 +102,7 @@ def needs_machines(nodeid: str) -> bool:
 
 
 def in_order(tests: Sequence[tuple[str, bool]]) -> list[str]:
-    """Return the ids of `tests`, pairs (id, whether the test is slow), in the order in which workers get groups."""
+    """Return the ids of tests in the order in which the workers get them; `tests`: pairs (id, whether it is slow)."""
     slow = Counter(group_of(nodeid) for nodeid, is_slow in tests if is_slow)
     groups: dict[str, list[str]] = {}
     for nodeid, _ in tests:

@@ -201,7 +201,7 @@ def _plain(name: str, value: Any) -> Any:
     if path.startswith("__main__") or "<" in path:
         raise RequestError("class-not-importable", f"ranks cannot import {path}", seen=f"{name}={path}",
                            expected="a class in a module that each rank can import by name",
-                           fix=f"write it into my_module.py, and {name}=my_module.{value.__name__}"
+                           fix=f"write it into my_module.py, and set {name}=my_module.{value.__name__}"
                            "      (in a notebook: %%writefile my_module.py)")  # fmt: skip
     return path
 

@@ -117,7 +117,7 @@ class Lease(Writer):
         )
 
     def partial(self, path: Path) -> Path:
-        """Return the path to write to before the rename to `path`: in this attempt's private folder next to `path`."""
+        """Return the temporary path, in this attempt's private folder, of a file that is then renamed to `path`."""
         return self._own_folder(path.parent) / path.name
 
     def publish(self, partial: Path, path: Path) -> None:

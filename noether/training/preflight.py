@@ -1,4 +1,4 @@
-"""Find faults before a run starts that would end it later. Only checks of a user's own components import torch."""
+"""Before a run starts, find faults that would end it later. Only checks of a user's own components import torch."""
 
 import importlib.util
 import os

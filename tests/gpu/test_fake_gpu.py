@@ -284,7 +284,7 @@ def test_a_snapshot_waits_once_and_leaves_the_gpu_alone(settings, monkeypatch) -
 
 
 def test_what_waits_is_seen(settings, monkeypatch) -> None:
-    """Test the fake GPU itself: it detects a read value, a blocking copy, a copy of numbers, and mixed devices."""
+    """The fake GPU detects when the host reads a value, when a copy blocks or copies numbers, and mixed devices."""
     gpu = FakeGPU()
     with gpu.running(monkeypatch):
         here, there = torch.ones(3), torch.ones(3, device="cuda:0")

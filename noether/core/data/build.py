@@ -33,7 +33,7 @@ EXAMPLE = 'return {"KEY": torch.as_tensor(VALUES)} from __getitem__'
 
 
 class OwnDataset:
-    """Wraps a user's data set with the dotted path `kind`, and turns NumPy arrays and numbers into tensors."""
+    """Wraps the user's data set that the dotted path `kind` names; turns its NumPy arrays and numbers into tensors."""
 
     def __init__(self, dataset: Any, kind: str) -> None:
         self.dataset, self.kind = dataset, kind

@@ -68,8 +68,8 @@ class PointSampler:
     def for_evaluation(self, sample: Sample) -> Sample:
         """Return the sample with all points that `evaluation` allows; a fixed choice of them represents the shape.
 
-        A set from which training draws points also gets that number of anchors (`anchor_surface_points`, …), so that a
-        model with attention between points attends to the same number of points as in training.
+        If training draws N points of a set, the set also gets N anchors (`anchor_surface_points`, …), so that a model
+        with attention between points attends to as many points as in training.
         """
         drawn = first_points(sample, self.evaluation)
         if (shape := _shape_of(sample)) is not None:

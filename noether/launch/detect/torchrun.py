@@ -7,8 +7,8 @@
   of the pod's devices. Every pod must have the same number of devices.
 - Any other program that sets RANK, WORLD_SIZE and LOCAL_RANK: one rank per process.
 
-If srun or mpirun started this process, the code for that launcher places it; RANK and WORLD_SIZE must only agree with
-the placement (enroot's 50-slurm-pytorch hook sets these variables in each task of a Slurm step).
+If srun or mpirun started this process, RANK and WORLD_SIZE do not place it: the code for that launcher does, and checks
+that the two agree with the placement. (enroot's 50-slurm-pytorch hook sets them in each task of a Slurm step.)
 """
 
 from collections.abc import Mapping

@@ -172,7 +172,7 @@ class RunListener:
     def _answer_refusal(self, candidate: UnprovenConnection, caller: Caller, message: dict[str, object]) -> None:
         """Answer a parent that was started with this run but will not join it; record the reason why there is no run.
 
-        If its settings differ from rank 0's, this is the reason, not an effect such as a batch that cannot be shared.
+        If the parent's settings differ from rank 0's, record that difference, and not one of its consequences.
         """
         run_info, host, its, nonces = self._run_info, caller.host, caller.identity, (candidate.nonce, caller.nonce)
         if not self._expected or not proves_refusal(message, run_info.start_key, *nonces):

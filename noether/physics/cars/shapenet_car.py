@@ -163,7 +163,7 @@ def _refusal(path: Path, seen: str, expected: str) -> RequestError:
 
 
 class ShapeNetCarDataset(CasesDataset):
-    """A data set of some cars. Its description is only the wind and a reference area; published models use no more."""
+    """A data set of some cars. It describes only the wind and a reference area: published models need nothing else."""
 
     def about(self) -> dict[str, Any]:
         """Return the description that `about_data` reads: a car on the ground in a wind along z."""

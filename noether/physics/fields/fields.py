@@ -262,7 +262,7 @@ class FieldsTask(Task):
         return prepared
 
     def loss(self, predictions: Predictions, batch: Batch) -> Tensor:
-        """Return the weighted sum of all outputs' scaled mean squared errors, plus the force terms, a scalar."""
+        """Return a scalar: the weighted sum of all outputs' scaled mean squared errors, plus the force terms."""
         return self._sample_loss(predictions, batch).mean()
 
     def _sample_loss(self, predictions: Predictions, prepared: Batch) -> Tensor:

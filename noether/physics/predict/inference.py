@@ -54,7 +54,7 @@ class TrainedModel:
         return predict_batch(self.model, self.task, batch, self.precision, self.device, chunk_size)
 
     def draw(self, dataset: Dataset | None = None) -> PointSampler:
-        """Return the sampler of the run's points, for a data set with or without shuffled points."""
+        """Return the run's sampler of points; if `dataset` stores its points in random order, a draw is a slice."""
         shuffled = getattr(dataset, "points_are_shuffled", False)
         return point_draw(self.config, self.task, self.model, shuffled=shuffled)
 

@@ -18,7 +18,7 @@ _DISABLE = r"#\s*slurm-lint:\s*disable=([\w, -]+)"
 
 @dataclass(frozen=True)
 class Script:
-    """A job script as written. `components`: the requests of each component of a heterogeneous job, otherwise one."""
+    """A job script as written. `components`: the requests of each component; only a heterogeneous job has several."""
 
     path: Path
     text: str

@@ -245,7 +245,7 @@ def test_nothing_makes_it_fail(text: str | bytes) -> None:
 
 @pytest.mark.parametrize("text", ["x{\U000f9730", "{0\U0010779e", "echo {🚀", "${🚀}", "<<🚀\n🚀"])
 def test_no_character_ends_the_process(text: str) -> None:
-    """After a brace, such characters would make the grammar's scanner read outside a table of libc."""
+    """After a brace, each of these characters would make the grammar's scanner read beyond the end of a libc table."""
     for _ in range(20):
         lint_text("#!/bin/bash\n" + text, JOB)
 

@@ -1,4 +1,4 @@
-"""A periodic angle is learned as its cosine and sine; the angle and its error are restored in the files' range."""
+"""A periodic angle is learned as its cosine and sine; predictions and errors are converted back to angles."""
 
 import json
 from pathlib import Path
