@@ -82,7 +82,7 @@ def _beside(path: Path, ending: str = "") -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, ignoring what the disk refuses."""
+    """Remove a file or a folder; skip files that the disk refuses to remove."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -156,7 +156,7 @@ DISK_ERRNOS = frozenset(
         *(errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ETXTBSY),
     )
 )
-"""The errno values of a disk or file server that cannot serve a request now; a mistake in the program gives others."""
+"""The errno values of a disk or file server that cannot serve a request now; a program's mistake gives other values."""
 
 
 @contextmanager
@@ -169,7 +169,7 @@ def refusals_told(
     except OSError as error:
         named = error.filename is not None and not str(error.filename).startswith(os.fspath(folder))
         if errnos is not None and (named or error.errno not in errnos):
-            raise  # It may concern another disk, such as the one that holds the data.
+            raise  # The error may concern another disk, such as the one that holds the data.
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise DiskRefusal("disk-refused", f"cannot write to {folder}",
                           seen=f"{error.strerror} ({error.filename or folder})",
@@ -233,7 +233,7 @@ class AppendingFile:
             self._close()
 
     def _close(self) -> None:
-        # Its number may soon belong to another file, which a thread delayed by a slow disk must not flush.
+        # The descriptor may soon belong to another file, which a thread delayed by a slow disk must not flush.
         descriptor, self._descriptor = self._descriptor, -1
         os.close(descriptor)
 

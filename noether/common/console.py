@@ -75,5 +75,5 @@ def _is_piped_by_mpirun() -> bool:
     starter = next((pid for pid, name in ancestors() if name in _MPI_STARTERS), None)
     try:
         return starter is None or not os.readlink(f"/proc/{starter}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
-    except OSError:  # It is a daemon of another user.
+    except OSError:  # The starter is another user's daemon.
         return True

@@ -24,7 +24,7 @@ def container_engine(environ: Mapping[str, str], root: Path = Path("/")) -> str:
 
 
 def image_engine(environ: Mapping[str, str]) -> str:
-    """Return the container engine if this process runs in the project's image, else "". Only there commands differ."""
+    """Return the container engine if this process is in the project's image, where commands differ; else ""."""
     return container_engine(environ) if IMAGE_RECORD.exists() else ""
 
 
@@ -39,7 +39,7 @@ def container_line(engine: str, environ: Mapping[str, str], option: str) -> str:
 
 
 def program_line(engine: str, words: Sequence[str]) -> str:
-    """Return the command that runs another program of the image than its entrypoint, such as `bash -c …`."""
+    """Return the command that runs a program of the image other than its entrypoint, such as `bash -c …`."""
     if engine == "apptainer":
         return f"apptainer exec IMAGE.sif {shlex.join(words)}"
     return f"{engine} run --entrypoint {words[0]} … IMAGE {shlex.join(words[1:])}".rstrip()

@@ -101,7 +101,7 @@ def share_cpus(cpus: UsableCpus, environ: Mapping[str, str], ranks: int, ranks_o
     RequestError: OMP_NUM_THREADS is not a whole number from 1 to 65,535.
     """
     name = "OMP_NUM_THREADS"
-    if first := environ.get(name, "").partition(",")[0].strip():  # It may list one number per level of nesting.
+    if first := environ.get(name, "").partition(",")[0].strip():  # It may list one count per nesting level.
         asked = whole_number({name: first}, name, 1, 65_535)
         return CpuShare(asked, cpus.allowed, cpus.quota, f"{name}={environ[name]}")
     sharing = ranks if len(cpus.allowed) < cpus.machine else ranks_on_node
@@ -113,7 +113,7 @@ def share_cpus(cpus: UsableCpus, environ: Mapping[str, str], ranks: int, ranks_o
 
 
 def cpus_near(pci_address: str, root: Path = Path("/")) -> set[int]:
-    """Return the CPUs of the NUMA node of a PCI device (such as "0000:dc:00.0"); an empty set if it is unknown."""
+    """Return the CPUs of the NUMA node of a PCI device (such as "0000:dc:00.0"); empty if the node is unknown."""
     node = number_in(root / f"sys/bus/pci/devices/{pci_address}/numa_node")
     if node is None or node < 0:  # -1: the machine has one node, or its firmware names none.
         return set()
@@ -127,13 +127,13 @@ def cpus_near(pci_address: str, root: Path = Path("/")) -> set[int]:
 def stay_on(cpus: Iterable[int], threads: int) -> tuple[int, ...] | None:
     """Bind every thread of this process to the CPUs in `cpus` that the process may use, and return these CPUs.
 
-    If they are fewer than `threads`, or all the CPUs that the process may use, change nothing and return None.
+    If these CPUs are fewer than `threads`, or are all that the process may use, change nothing and return None.
     """
     allowed = os.sched_getaffinity(0)
     near = allowed & set(cpus)
     if len(near) < threads or near == allowed:
         return None
     for thread in os.listdir("/proc/self/task"):
-        with suppress(ProcessLookupError):  # it has ended
+        with suppress(ProcessLookupError):  # The thread has ended.
             os.sched_setaffinity(int(thread), near)
     return tuple(sorted(near))

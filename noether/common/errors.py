@@ -109,7 +109,7 @@ class RanksLate(Exception):
 class InterruptedStartError(KeyboardInterrupt):
     """A signal that arrived before this process trained anything; the exit code is 128 plus the signal's number.
 
-    It is no Exception, so that code that tries a user's model or waits for another rank does not catch it.
+    It is not an Exception, so that code that tries a user's model or waits for another rank does not catch it.
     """
 
     def __init__(self, number: int, kept: str = "nothing was trained") -> None:

@@ -69,7 +69,7 @@ def first_of(parts: Sequence[str], most: int, mark: str = ", ") -> str:
 
 
 def number_text(value: Any, digits: int = DIGITS) -> str:
-    """Format a number with `digits` significant digits; from a million up and below a thousandth, like 1.235e-5."""
+    """Format a number with `digits` significant digits; from a million up, or below a thousandth, as 1.235e-5."""
     if finite(value) is None:
         return NONE
     mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")

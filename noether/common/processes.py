@@ -145,7 +145,7 @@ SECOND_INTERRUPT_S = 0.5
 """Two Ctrl-C within this time count as one: a terminal, a shell and a container may each forward the same Ctrl-C."""
 
 JOB_STOP_SIGNAL = "USR2"
-"""The signal that tells a job's ranks to save and stop. Slurm sends it before the time limit; so does `noether cancel`.
+"""The signal that tells a job's ranks to save and stop. Slurm (before the time limit) and `noether cancel` send it.
 
 submitit uses the same signal. NCCL uses SIGUSR1 in places (submitit #1697).
 """
@@ -156,7 +156,7 @@ class EndedBySignal(SystemExit):
 
 
 def leave_when_told() -> None:
-    """Make `JOB_STOP_SIGNAL` end this process, with code 128 + the signal's number, until it watches ranks.
+    """Make `JOB_STOP_SIGNAL` end this process, with code 128 + the signal's number, until the process watches ranks.
 
     SIGTERM is ignored during the exit: srun sends it to all tasks once a task has ended, and returns the highest code.
     """

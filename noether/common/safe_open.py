@@ -15,7 +15,7 @@ from pathlib import Path
 from noether.common.processes import boot_id
 
 LARGEST = 2**26
-"""The maximum size in bytes of a file that is read whole. Only a run's history gets as large; it has its own limit."""
+"""The maximum size in bytes of a file that is read whole. Only a run's history grows so large; it has its own limit."""
 _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -75,7 +75,7 @@ def open_to_append(path: Path, flags: int = os.O_WRONLY) -> int:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder in an existing one, if missing. NotPlainFile: the folder or its parent is another user's link."""
+    """Create a folder if missing, but not its parent. NotPlainFile: the folder or its parent is another user's link."""
     refuse_strangers_link(path.parent)
     path.mkdir(exist_ok=True)
     refuse_strangers_link(path)

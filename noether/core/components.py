@@ -158,5 +158,5 @@ def _parameters(factory: Callable[..., Any]) -> list[inspect.Parameter]:
     if isinstance(factory, type):
         owner = next(base for base in factory.__mro__ if "__init__" in vars(base))
         if (owner.__module__, owner.__name__) == ("torch.nn.modules.module", "Module"):
-            return []  # The class has no constructor of its own, and torch's claims to accept any argument.
+            return []  # The class lacks a constructor, and torch's constructor claims to accept any argument.
     return list(inspect.signature(factory).parameters.values())

@@ -213,7 +213,7 @@ def write_cases(
     arrays: dict[str, np.ndarray] = {f"metrics/{name}": values for name, values in sample_metrics.items()}
     for name, parts in errors.items():
         values = np.concatenate(parts)
-        # Symmetric, and wide enough for all but one point in 200; the outermost bins count the points beyond.
+        # The range is symmetric and contains all but one point in 200; the outermost bins count the points outside it.
         limit = float(np.quantile(np.abs(values), 0.995)) or 1.0
         edges = np.linspace(-limit, limit, HISTOGRAM_BINS + 1)
         arrays[f"histogram/{name}/edges"] = edges

@@ -158,7 +158,7 @@ def check_stream(problem: Problem, group: Group) -> str:
 def check_parts(problem: Problem, asked: str | None, batch: BatchPlan, compared: str) -> None:
     """Refuse to split a batch whose samples are compared, unless trainer.across_ranks (`asked`) allows it.
 
-    compared: the evidence that the loss compares samples; BatchNorm is found by its class.
+    compared: the evidence that the loss compares samples, or "". Layers of BatchNorm are found here, by their class.
     """
     accumulated = batch.accumulation_steps > 1
     norms = [
@@ -251,5 +251,5 @@ def _understood(error: Exception, problem: Problem, batch: Batch) -> RequestErro
 
 
 def _output_line(task: Task, batch: Batch) -> str:
-    """Return the setting that names a model's output as the task does, or else after the samples' last tensor."""
+    """Return a setting that names a model's output: the task's first prediction, else the samples' last tensor."""
     return f"model.output={next(iter(task.predicted), [key for key in batch if key != 'index'][-1])}"

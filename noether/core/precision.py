@@ -105,5 +105,5 @@ def smaller_when_full(what: str, setting: str, size: int, otherwise: str) -> Ite
         if not is_full(error):
             raise
         raise RequestError("out-of-memory", f"{what} does not fit into memory",
-                           seen=f"{one_line(error)}; {counted(size, 'sample')} at once", expected="fewer at once",
+                           seen=f"{one_line(error)}; {counted(size, 'sample')} at once", expected="fewer samples",
                            fix=f"{setting}={size // 2}" if size > 1 else otherwise) from error  # fmt: skip

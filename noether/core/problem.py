@@ -81,7 +81,7 @@ def place_model(model: nn.Module, device: torch.device, precision: Precision) ->
 
 
 def point_draw(config: RunConfig, task: Task, model: nn.Module, *, shuffled: bool = False) -> PointSampler:
-    """Return the sampler of a run's points; shuffled: the points are stored in random order."""
+    """Return the sampler of a run's points; shuffled: True if the points are stored in random order."""
     settings, pad = config.dataset, task.reads_masks and getattr(model, "reads_masks", False)
     return PointSampler(
         config.seed,
@@ -131,7 +131,7 @@ def check_held_out(validation: Sequence[int], otherwise: str) -> None:
     """Raise RequestError if a run held out no sample; `otherwise` is a fix that needs no validation split."""
     if not validation:
         raise RequestError("nothing-held-out", "the run has no validation split", seen="0 samples held out",
-                           expected="samples that it was not trained on",
+                           expected="samples on which the run was not trained",
                            fix=f"{otherwise}      (or train again with dataset.validation_fraction=0.1)")  # fmt: skip
 
 

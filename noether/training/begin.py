@@ -8,7 +8,7 @@ from noether.launch.start import Start
 
 
 def check_flags(config: RunConfig, reset: bool, tensorboard: bool) -> None:
-    """Refuse --reset if the run has no name or is to be resumed; refuse --tb if the run writes no event files."""
+    """Refuse --reset if the run has no name or `resume` is set; refuse --tb if the run writes no event files."""
     if tensorboard and not config.tracker.tensorboard:
         raise RequestError("tb-needs-event-files", "--tb needs event files", seen="--tb and tracker.tensorboard=false",
                            expected="a run that writes event files, which is the default",

@@ -30,7 +30,7 @@ def dry_run_worker(context: WorkerContext, request: TrainRequest) -> int:
 
 def _dry_run(request: TrainRequest, group: Group, host: str) -> None:
     config, target = request.config, group.from_first(request.target)
-    assert target is not None  # Rank 0 always has one.
+    assert target is not None  # Rank 0 always has a target.
     console = Console(None, speaks=group.is_first and not request.quiet)
     resuming, batch = target.checkpoint is not None, request.plan.batch
     run = build_run(config, request.data, group, batch, resuming=resuming, verified=request.weights)

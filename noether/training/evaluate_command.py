@@ -20,10 +20,10 @@ class EvaluateRequest:
 
 
 def evaluate_here(wanted: WantedModel, split: str, *, as_json: bool, vtk: bool) -> int:
-    """Evaluate a split and print its metrics; only the test split's go into the report. RequestError: no such split."""
+    """Evaluate a split and print its metrics; reports show the test split only. RequestError: no such split."""
     one_of("split", split, ("test", "validation", "train"))
     chosen = choose_model(wanted)
     config = chosen.config
-    chosen.folder.check_writable(elsewhere=chosen.folder.as_copy("evaluate"))  # before an evaluation of minutes
+    chosen.folder.check_writable(elsewhere=chosen.folder.as_copy("evaluate"))  # Check now: an evaluation takes minutes.
     request = EvaluateRequest(chosen, prepare_data(config), split, as_json, vtk)
     return run_here(config, "noether.training.evaluation.evaluate_worker", request)

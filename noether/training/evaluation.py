@@ -85,7 +85,7 @@ class RunEvaluation:
             **task.results(sample_metrics, metrics),
         }
         if task.baselines and task.fields:
-            # Whichever split is evaluated, the nearest shape is searched among the training shapes.
+            # Whichever split is evaluated, the nearest shape is one of the training shapes.
             scored: Any = Subset(dataset, indices)  # type: ignore[arg-type]
             train = problem.splits.train, problem.known_indices
             result["baselines"] = hook("baselines")(
@@ -165,7 +165,7 @@ def evaluate_worker(context: WorkerContext, request: EvaluateRequest) -> int:
         about = about_weights(checkpoint, weights)
         result = RunEvaluation(evaluator, folder, about, vtk=request.vtk).result(problem.model, request.split)
     if request.split == "test":
-        before = read_record(folder.result)  # Keeps time and arithmetic, which only training measures.
+        before = read_record(folder.result)  # Its time use and arithmetic, measured in training, are kept.
         result = {**{key: before[key] for key in ("time_use", "arithmetic") if key in before}, **result}
         with refusals_told(folder.path, elsewhere=folder.as_copy("evaluate")):
             write_record(folder.result, result)
@@ -243,7 +243,7 @@ class Validation:
 def write_final_result(run: OpenRun, stop: AgreedStop, time_use: dict[str, Any]) -> int:
     """Evaluate the test split with the selected weights, and write the result and the report.
 
-    time_use: that of this attempt. Return 0, or the reason if all ranks stopped early; then the next attempt evaluates.
+    time_use: this attempt's record. Return 0, or the reason if all ranks stop early; then the next attempt evaluates.
     """
     started, group = time.perf_counter(), run.group
     try:
@@ -288,7 +288,7 @@ def _evaluate_selected(run: OpenRun, stop: AgreedStop) -> dict[str, Any]:
         selected = selected_checkpoint(folder.checkpoints, run.console.warn)
         about = about_weights(selected, weights)
         load_weights(model, selected, weights)
-    # Send it from rank 0: other hosts may not see the files of rank 0's host, or not yet.
+    # Send the weights from rank 0: other hosts may not see the files of rank 0's host, or not yet.
     about = group.from_first(about)
     group.copy_from_first(model_tensors(model).values())
     return RunEvaluation(run.evaluator(stop.check), folder, about, writer=run.lease).result(model, "test")

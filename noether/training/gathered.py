@@ -13,7 +13,7 @@ from noether.launch.process_group.group import Group
 class Together(Mapping[str, Tensor]):
     """Predictions or a batch of all ranks, in the order of the global batch. Every rank must read the same keys.
 
-    A tensor is gathered when it is first read. Scalars (such as a temperature) belong to the model: they are not.
+    A tensor is gathered when it is first read, but not a scalar (such as a temperature), which belongs to the model.
     RequestError: a tensor does not have a row for each of the rank's `samples`, or its shape differs between ranks.
     """
 

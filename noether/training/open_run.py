@@ -104,7 +104,7 @@ def open_profile(run: OpenRun) -> UpdateProfile | None:
 
 
 def is_complete(run: OpenRun) -> bool:
-    """Return whether the run is over and its folder contains the result and nothing of later updates, on rank 0."""
+    """Return on rank 0 whether the run is over, and its folder contains the result and nothing of later updates."""
     if not run.is_over():
         return False
     newest = max(newest_update(run.folder.checkpoints), last_update(read_metrics(run.folder.metrics)) or 0)

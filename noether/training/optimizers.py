@@ -115,7 +115,7 @@ class Muon(WithoutCompiler):
         directions = orthogonal(torch.stack(ahead), group["steps"]).to(weights[0].dtype)
         if group["weight_decay"]:
             foreach.mul_(weights, 1 - lr * group["weight_decay"])
-        # An orthogonal matrix has entries of about 1/√(larger side); AdamW's steps, about 0.2 (arXiv 2502.16982).
+        # An orthogonal matrix has entries of about 1/√(larger side); AdamW's step has about 0.2 (arXiv 2502.16982).
         foreach.add_(weights, list(directions), alpha=-lr * 0.2 * max(weights[0].shape) ** 0.5)
 
 

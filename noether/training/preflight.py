@@ -1,4 +1,4 @@
-"""Before a run starts, find faults that would end it later. Only checks of a user's own components import torch."""
+"""Find, before a run starts, faults that would end it later. Only checks of a user's own components import torch."""
 
 import importlib.util
 import os
@@ -43,7 +43,7 @@ def check_own_code_of_ranks(config: RunConfig, plan: RunPlan) -> None:
     if len(placement.workers) > 1:
         call_with_torch(check_own_code, config, steps)
         return
-    # Set the environment that a rank has before it loads torch, and open no CUDA context, which survives no fork.
+    # Before torch is loaded, set a rank's environment. Open no CUDA context, because it would not survive a fork.
     threads = {"OMP_NUM_THREADS": str(placement.cpus.threads)} if placement.cpus else {}
     early = {"TORCH_CPP_LOG_LEVEL": "ERROR", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", **openmp_defaults(os.environ)}
     with changed_environment({**early, **threads, **os.environ}):

@@ -36,7 +36,7 @@ def loss_of(model: Callable[[Any], Any], task: Task, precision: Precision, batch
 
 
 def updates_that_fit(micro: int) -> AbstractContextManager[None]:
-    """Raise RequestError if an update of `micro` samples runs out of memory in the block; it suggests a setting."""
+    """Raise RequestError, which suggests a setting, if an update of `micro` samples runs out of memory in the block."""
     otherwise = "trainer.recompute=true      (or fewer points: dataset.points_per_update)"
     return smaller_when_full("an update", "trainer.max_batch_size", micro, otherwise)
 

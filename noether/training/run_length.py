@@ -49,6 +49,6 @@ def plan_length(order: GlobalOrder, trainer: TrainerConfig) -> RunLength:
     elif trainer.max_samples is not None:
         total = max(1, trainer.max_samples // size)
     else:
-        assert trainer.max_epochs is not None  # The settings give exactly one of the three.
+        assert trainer.max_epochs is not None  # The settings give exactly one of the three lengths.
         total = trainer.max_epochs * updates_per_epoch
     return RunLength(updates_per_epoch, total, size)

@@ -42,7 +42,7 @@ class Schedule:
         return self.curve(update)
 
     def set_momentum(self, optimizer: Optimizer, update: int) -> None:
-        """Set an update's momentum (AdamW: betas[0]), if the schedule cycles it. RequestError: none can be set."""
+        """Set an update's momentum (AdamW: betas[0]) if the schedule cycles it. RequestError: no momentum to set."""
         for group in optimizer.param_groups if self.momenta else ():
             if "betas" in group:
                 group["betas"] = (self.momenta[update], *group["betas"][1:])

@@ -78,7 +78,7 @@ def sweep_here(overrides: Sequence[str], hp: str | None, *, dry_run: bool = Fals
     write_record(path, {"groups": summary, "runs": each})
     for run in runs:
         if len(runs) > 1 and run.folder.report.exists():
-            write_report(run.folder)  # Written again, because the page can now show how much seeds differ.
+            write_report(run.folder)  # Written again, because the page can now show how much the seeds' results differ.
     console.say("", sweep_table(summary, described_in(*found.values())), f"\nsweep  {path}", sep="\n")
     return ExitCode.DONE
 

@@ -184,7 +184,7 @@ class UpdateMetrics:
 class LogWindow:
     """Sums over the updates since the last log row; adding an update does not wait for the device.
 
-    own: True if the task makes the updates. Each value that it returns is averaged over the updates that returned it.
+    own: True if the task makes the updates; a value that `Task.update` returns is averaged over updates that return it.
     """
 
     def __init__(self, group: Group, effective_batch_size: int, clock: Clock, *, own: bool = False) -> None:
@@ -249,7 +249,7 @@ class LogWindow:
             try:
                 return torch.cuda.utilization(self._group.device) / 100
             except Exception:
-                # NVML has its own error types; it gives no value for MIG or without its library.
+                # NVML has its own error types; it gives no value for MIG devices, or if its library is missing.
                 return None
         return min(1.0, self._cores() / torch.get_num_threads())
 
@@ -262,7 +262,7 @@ class EpochMetrics:
     """Sums over the updates of an epoch; adding an update does not wait for the device.
 
     Each sample is counted once, in the forward pass of its update. Skipped updates are not counted.
-    samples_per_update: this rank's samples per update. counts: False for a task without counts, which sums nothing.
+    samples_per_update: this rank's samples per update. counts: False if the task has no counts; nothing is summed then.
     """
 
     def __init__(self, group: Group, samples_per_update: int, *, counts: bool = True) -> None:

@@ -38,7 +38,7 @@ def train_worker(context: WorkerContext, request: TrainRequest) -> int:
 
 def _train(context: WorkerContext, request: TrainRequest, group: Group, stop: AgreedStop) -> int:
     target = group.from_first(request.target)
-    assert target is not None  # Rank 0 always has one.
+    assert target is not None  # Rank 0 always has a target.
     run = _build(request, target, group)
     callbacks = [kind() for kind in callback_classes(run.config.trainer.callbacks)]
     if target.checkpoint is not None:

@@ -29,7 +29,7 @@ class NonFiniteError(NoetherError):
 
 
 class DeferredFiniteCheck:
-    """Checks one update late whether a gradient was finite, when reading its norm no longer waits for the device."""
+    """Checks whether a gradient was finite, one update late, when reading its norm no longer waits for the device."""
 
     def __init__(self) -> None:
         self._pending: tuple[Tensor, torch.cuda.Event | None, Sequence[Batch]] | None = None

@@ -171,7 +171,7 @@ class DataSource:
     prepare: makes missing files and verifies existing ones, once, in the parent process, without torch; takes the
         dataset section, dataset_root, which has passed `check`, and a Progress; returns the path that `open` reads.
         None: nothing is made, and `open` reads dataset_root.
-    without_root: what `noether data describe` prints as the place of the data if there is no dataset_root.
+    without_root: the text that `noether data describe` prints as the place of the data if there is no dataset_root.
     """
 
     check: Callable[[Any, Path | None], object]
@@ -272,7 +272,7 @@ def _check_batching(built: Any, kind: str) -> None:
             raise RequestError(
                 "dataset-batching-unused", f"{kind} has a {name} that nothing would call",
                 seen=repr(own or hidden)[:100],
-                expected="collate(samples), or (if it is no stream) sampler(indices, generator), in place of it",
+                expected="collate(samples), or (unless the data set is a stream) sampler(indices, generator), instead",
                 fix=f"def {instead}({', '.join(['self', *takes[instead]])}) in {kind}",
             )  # fmt: skip
 

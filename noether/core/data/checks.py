@@ -68,7 +68,7 @@ class SampleChecks:
 def set_rows(sample: Mapping[str, Any], inputs: Iterable[str] = ()) -> dict[str, str]:
     """Return {key: key of its points} for the arrays of a sample whose keys imply one row per point.
 
-    They are normals, areas, distances and the like, and the keys in `inputs` that start with the name of a set.
+    These keys name normals, areas, distances and the like, or are keys in `inputs` that start with a set's name.
     """
     rows: dict[str, str] = {}
     for points in (key for key in sample if key.endswith("_points")):
@@ -115,7 +115,7 @@ def describe_split(dataset: "Dataset") -> dict[str, Any]:
 
     faults: the faults of single samples, in words (values that are not finite; wrong rows, types or components).
 
-    The shape gives an axis whose length differs between samples as a range. An array (N, C) or (C,) with C of at most
+    In `shape`, an axis's length is a range if it differs between samples. An array (N, C) or (C,) with C of at most
     CHANNELS has C channels; any other array, such as an image, has one channel. The statistics of a channel, in
     float64, are taken over all samples and all other axes.
     """

@@ -59,8 +59,8 @@ def about_data(dataset: Any) -> Mapping[str, Any]:
         scalars: {name: settings}, force coefficients that can be computed from the fields and cases.
         parts: {set: [names]}, the names of the part indices in SET_part.
         space: {"wind": (3,), "up": (3,), "ground": True if there is a ground under the body}; directions in the axes of
-            the samples. Absent entries are neither drawn nor mentioned. "files" gives how to read further shapes:
-            {"rotation": (3, 3) from the axes of files to the axes of samples, "metres": per unit of length, "words"}.
+            the samples. Absent entries are neither drawn nor mentioned. "files" describes files of further shapes:
+            {"rotation": (3, 3) from axes of files to axes of samples, "metres": per unit of length, "words": the axes}.
         reference_areas: {name: FRONTAL or FRONTAL_WITHOUT_YAW}, areas that can be computed from a case's shape.
     """
     about = getattr(dataset, "about", None)

@@ -31,7 +31,7 @@ class GlobalOrder:
     effective_batch_size: int
     seed: int
     drawn: Callable[[int], Sequence[int] | np.ndarray] | None = None
-    """The function that returns an epoch's samples, if the data set draws them itself; None: all, in random order."""
+    """The function that returns an epoch's samples, if the data set draws its own; None: all samples, shuffled."""
 
     @property
     def updates_per_epoch(self) -> int:

@@ -19,7 +19,7 @@ GEOMETRY = "geometry_points"
 ANCHOR = "anchor_"
 """Key prefix of anchors, the points to which a model attends if they differ from its query points."""
 STATISTICS_POINTS = 262_144
-"""How many points of a shuffled set a field's statistics use; more points would change the result by a thousandth."""
+"""How many points of a shuffled set are used for a field's statistics; more would change them by a thousandth."""
 KNOWN = ("points", "normals", "sdf")
 """Suffixes of arrays that are known before the flow is solved; anchors get these arrays and the model's inputs."""
 
@@ -33,7 +33,7 @@ class PointSampler:
 
     per_update: {prefix (`surface`, `volume`): number of points to draw}, or one number for every set. A set without a
         number keeps all its points.
-    geometry: how many points of the set that `shape_key` names represent the shape; None: all of them.
+    geometry: the number of points, from the set that `shape_key` names, that represent the shape; None: all points.
     pad: True if model and task read masks, so that samples with different numbers of points may share a padded batch.
     inputs: the keys of further arrays that the model reads at each point, and therefore at anchors.
     shuffled: True if the samples' points are stored in random order. A draw then takes consecutive points from a random

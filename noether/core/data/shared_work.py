@@ -76,7 +76,7 @@ def partial_name(name: str) -> str:
 def _is_abandoned(path: Path) -> bool:
     """Return whether the file was left by a killed process of this host or, judging by its age, of another host.
 
-    To hold the lock does not prove this: if locks do not work between hosts, another host may be writing the file.
+    Holding the lock does not prove this: if locks do not work between hosts, another host may be writing the file.
     """
     before, _, process = path.name.removesuffix(".partial").rpartition(".")
     pid = process.partition("-")[0]
@@ -148,7 +148,7 @@ def _end_with_parent() -> None:
     """Make a worker end when its parent ends for any reason, because the pool alone would wait forever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     parent = multiprocessing.parent_process()
-    if not die_with_parent() and parent is not None:  # Not on Linux.
+    if not die_with_parent() and parent is not None:  # The system is not Linux.
         threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
 
 

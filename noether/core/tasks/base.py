@@ -31,8 +31,8 @@ class Task:
     """Turns predictions into a loss and metrics. A user's own task derives from this class and must define `loss`.
 
     The other methods have defaults. By default the only metric is each sample's loss (its batch's loss if samples are
-    compared). Further methods describe the metrics, and choose the point errors and the baselines of an evaluation and
-    the parts of a report.
+    compared). Further methods describe the metrics, choose the point errors and the baselines of an evaluation, and
+    choose the parts of a report.
     """
 
     reads_masks = False
@@ -135,7 +135,7 @@ class Task:
         return {"loss": torch.stack(each)}
 
     def counts(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Return {name: sum over a training batch's samples}; the means over an epoch's samples are logged after it.
+        """Return {name: sum over a training batch's samples}; after an epoch, the means over its samples are logged.
 
         Default: an empty dict, and no log row for an epoch.
         """
@@ -166,7 +166,7 @@ class Task:
         return samples["loss"]
 
     def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Return further entries of result.json for a split, from its samples' and its own metrics. Default: none."""
+        """Return a split's further entries of result.json, from its samples' metrics and its own. Default: none."""
         return {}
 
 
