@@ -107,7 +107,7 @@ def describe_job(overrides: Sequence[str], hp: str | None, *, multirun: bool = F
     if len({config.run_id for config in configs}) > 1:
         raise RequestError("array-run-ids", "the runs of a job array share one run_id, to which an index is added",
                            seen="run_id=" + ",".join(str(config.run_id) for config in configs),
-                           expected=f"one run_id for all; the runs are called {base}-0, {base}-1, …",
+                           expected=f"a single run_id; the runs are {base}-0, {base}-1, …",
                            fix=f"run_id={base}")  # fmt: skip
     plans = {_resources(config): plan_job(config) for config in configs}
     if len(plans) > 1:
