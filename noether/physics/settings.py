@@ -40,7 +40,7 @@ class EllipsoidDatasetConfig(DatasetSection):
             if prefix not in have:
                 raise SettingError(
                     "no-points-of-that-set", f"points_per_update.{prefix}",
-                    ": this data set has surface and volume points", value=wanted,
+                    ": this data set has only surface and volume points", value=wanted,
                     fix=f"dataset.points_per_update.{nearest(prefix, have) or 'surface'}={wanted}",
                 )  # fmt: skip
         _check_counts(self, have)
