@@ -1,4 +1,4 @@
-"""Settings of the physics data sets, of the models of fields at points, and of the task that trains them."""
+"""Settings of the physics data sets, of the models of fields at points, and of the fields task."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -10,11 +10,11 @@ from noether.common.suggest import nearest
 from noether.config.section import ComponentSection, DatasetSection, FieldConfig, Section, Unit
 
 SHAPENET_CAR_SURFACE_POINTS = 3586
-"""Number of points of a ShapeNet-Car surface that are corners of a quadrilateral."""
+"""Number of points on the surface of each ShapeNet-Car car; points that no quadrilateral uses are not counted."""
 
 
 def _check_counts(dataset: DatasetSection, have: Mapping[str, int]) -> None:
-    """Raise SettingError if the settings request more points of a set or of the geometry than a sample has."""
+    """Raise SettingError if the settings request more points of a set, or of the geometry, than a sample has."""
     asked = [(f"points_per_update.{name}", name, count) for name, count in dataset.points_per_update.items()]
     for key, name, count in (*asked, ("geometry_points", "surface", dataset.geometry_points or 0)):
         if count > have.get(name, count):
@@ -60,7 +60,7 @@ class ShapeNetCarDatasetConfig(DatasetSection):
 
     @property
     def surface_points(self) -> int:
-        """The number of surface points of each car."""
+        """Number of surface points of each car."""
         return SHAPENET_CAR_SURFACE_POINTS
 
     @model_validator(mode="after")
@@ -82,21 +82,21 @@ class CasesDatasetConfig(DatasetSection):
     )
     points_per_update: Annotated[int, Field(gt=0)] | dict[str, Annotated[int, Field(gt=0)]] | None = Field(  # type: ignore[assignment]
         None,
-        description="Number of points drawn anew from a case for every update: one number for every set, or a mapping "
-        "from set names to numbers, in which sets not listed use all their points. null: the model's default, 64 for "
-        "mlp and 4096 for the other models. A case with fewer points uses all of them.",
+        description="Number of points drawn anew from a case for every update: one number for all sets, or a mapping "
+        "from set names to numbers; a set that is not listed uses all its points. null: the model's default, 64 for "
+        "mlp and 4096 for the other models. A case with fewer points uses all its points.",
     )
     evaluation_points: dict[str, Annotated[int, Field(gt=0)]] = Field(
         default_factory=dict,
-        description="Largest number of points that evaluation uses, by set name, for very large cases; sets not listed "
-        "use all their points.",
+        description="Maximum number of points that evaluation uses, by set name, for very large cases. A set that is "
+        "not listed uses all its points.",
     )
 
 
 def check_heads(dim: int, heads: int, *, rotary: bool) -> None:
     """Raise SettingError if `heads` does not divide `dim`, or if rotary positions cannot rotate a head's channels.
 
-    RoPE rotates pairs of channels on three axes, so a head needs an even number of channels, and at least 6.
+    RoPE rotates pairs of channels for three axes, so a head needs an even number of channels, at least 6.
     """
     step, smallest = (2 * heads, 6 * heads) if rotary else (heads, heads)
     if dim % step or dim < smallest:
@@ -125,10 +125,10 @@ class _Attention(ComponentSection):
 class _Supernodes(_Attention):
     supernodes: int | None = Field(None, gt=0, description="Number of geometry tokens; null: one per geometry point.")
     radius: float = Field(9.0, gt=0, description="Pooling radius in scaled units (the domain is 1000 long).")
-    max_neighbours: int = Field(32, gt=0, description="Pool at most this many nearest points into a supernode.")
+    max_neighbours: int = Field(32, gt=0, description="Maximum number of nearest points pooled into a supernode.")
 
     def check_beside(self, config: Any) -> None:
-        """Raise SettingError if there are more supernodes than geometry points, whose number the settings may give."""
+        """Raise SettingError if supernodes outnumber geometry points; checked if the number of points is known."""
         known = (EllipsoidDatasetConfig, ShapeNetCarDatasetConfig)
         if self.supernodes is None or not isinstance(config.dataset, known):
             return
@@ -136,7 +136,7 @@ class _Supernodes(_Attention):
         if self.supernodes > points:
             raise SettingError("too-few-geometry-points", "model.supernodes",
                                f" is more than the {points} geometry points", value=self.supernodes,
-                               expected="at most as many supernodes as geometry points",
+                               expected="no more supernodes than geometry points",
                                fix=f"model.supernodes={points}      (or more dataset.geometry_points)")  # fmt: skip
 
 
@@ -153,7 +153,7 @@ class ABUPTConfig(_Supernodes):
 
     kind: Literal["ab_upt"] = "ab_upt"
     geometry_depth: int = Field(1, ge=1, description="Number of transformer blocks over the supernodes.")
-    physics_depth: int = Field(4, ge=1, description="Pairs of blocks: one within each set of points, one between sets.")
+    physics_depth: int = Field(4, ge=1, description="Number of pairs of blocks: one within each set, one between sets.")
     branch_depth: int = Field(2, ge=1, description="Number of final blocks, separate for surface and volume.")
 
 
@@ -177,37 +177,37 @@ class TransolverConfig(_Attention):
 
 
 WHY_THIS_WIDTH = "of the widths 64, 128 and 256, the smallest error in equal time, both with 63 and with 416 cases"
-"""The reason for the default width of `mlp` (benchmarks/results/2026-11-26-mlp-lengths.json)."""
+"""The reason for the default width of `mlp`, shown by `reasons` (benchmarks/results/2026-11-26-mlp-lengths.json)."""
 
 
 class MLPConfig(ComponentSection):
-    """A point-wise MLP whose layers a case's parameters or shape scale and shift: for tens to hundreds of cases."""
+    """A point-wise MLP for tens to hundreds of cases; the parameters or shape of a case scale and shift its layers."""
 
     problem = "fields"
     kind: Literal["mlp"] = "mlp"
     dim: int = Field(128, gt=0, description="Width of the hidden layers.")
     depth: int = Field(4, ge=1, description="Number of hidden layers.")
-    octaves: int = Field(3, ge=0, description="Number of frequencies, each twice the last, that encode a coordinate.")
+    octaves: int = Field(3, ge=0, description="Number of frequencies per coordinate, each twice the previous one.")
     case_dim: int = Field(64, gt=0, description="Width of the case's embedding, which scales and shifts the layers.")
-    shape: bool | None = Field(None, description="Read the geometry's points; null: only if cases have no parameters.")
+    shape: bool | None = Field(None, description="Read the geometry's points. null: only if cases have no parameters.")
 
     def reasons(self) -> dict[str, str]:
-        """Return the reason for the default width; nothing for any other width."""
+        """Return the reason for the width if it is the default; else {}."""
         return {"model": f"mlp, {self.dim} wide: {WHY_THIS_WIDTH}"} if self.dim == MLPConfig().dim else {}
 
 
 class ParameterConfig(Section):
-    """An input of a whole case, such as the wind speed, named by its key in the samples."""
+    """An input of a whole case, such as the wind speed. Its name is its key in the samples."""
 
     unit: Unit = Field("", description="Physical unit, shown with its range.")
 
 
 class ForceCoefficientConfig(Section):
-    """The force or moment of pressure, and of wall shear stress if given, divided by dynamic pressure and area."""
+    """The force or moment of pressure and any wall shear stress, divided by dynamic pressure and reference area."""
 
     pressure: str = Field("surface_pressure", description="Field to integrate, in Pa.")
     shear: str | None = Field(
-        None, description="Field of the wall shear stress in Pa, as the air pulls on the wall; null: pressure only."
+        None, description="Field of the wall shear stress in Pa with which the air pulls; null: only pressure."
     )
     points: str = Field("surface_points", description="Key of the points, in m, for the lever arms of a moment.")
     normals: str = Field("surface_normals", description="Key of the outward unit normals.")
@@ -215,7 +215,7 @@ class ForceCoefficientConfig(Section):
     direction: tuple[float, float, float] = Field(description="Direction of the force, or axis of the moment.")
     moment: bool = Field(False, description="Use the moment about the origin instead of the force.")
     dynamic_pressure: float | str = Field(
-        description="0.5 · density · speed² in Pa; or the key of each case's speed in m/s, which also needs `density`."
+        description="0.5 · density · speed² in Pa, or the key of each case's speed in m/s, which also needs `density`."
     )
     density: float | None = Field(
         None, gt=0, description="Density of the air in kg/m³, as in `dynamic_pressure`; shown with the coefficient."
@@ -230,7 +230,7 @@ class ForceCoefficientConfig(Section):
 
     @property
     def speed(self) -> float | None:
-        """The speed in m/s that gives the dynamic pressure; None without a density or if each case has a speed."""
+        """The speed in m/s that gives the dynamic pressure; None if there is no density or each case has a speed."""
         if self.density is None or isinstance(self.dynamic_pressure, str):
             return None
         return float((2 * self.dynamic_pressure / self.density) ** 0.5)
@@ -247,23 +247,23 @@ class ForceCoefficientConfig(Section):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that the coefficient is integrated from."""
+        """The fields from which the coefficient is integrated."""
         return (self.pressure, *([self.shear] if self.shear else []))
 
     @property
     def divisors(self) -> tuple[str, ...]:
-        """The keys of the numbers that divide the coefficient: the reference area and, if cases have one, the speed."""
+        """The keys of the numbers that divide the coefficient: the reference area and, if a key names it, the speed."""
         speed = [self.dynamic_pressure] if isinstance(self.dynamic_pressure, str) else []
         return (self.reference_area, *speed)
 
     def needed_keys(self) -> tuple[str, ...]:
-        """Return the keys that samples need so that the coefficient can be computed."""
+        """Return the keys that a sample needs, besides the fields, for the coefficient to be computed."""
         truth = [self.truth] if self.truth else []
         return (self.points, self.normals, self.areas, *self.divisors, *truth)
 
 
 class FieldsTaskConfig(ComponentSection):
-    """Regression of fields at points. Statistics are computed once over the training split."""
+    """Regression of fields at points. The task computes its statistics once, over the training split."""
 
     problem = "fields"
     kind: Literal["fields"] = "fields"
@@ -272,7 +272,7 @@ class FieldsTaskConfig(ComponentSection):
     )
     inputs: tuple[str, ...] = Field((), description="Keys of additional model inputs at each point, standardised.")
     parameters: dict[str, ParameterConfig] | None = Field(
-        None, description="Inputs of a whole case, by their key in the samples; null: all that the data set names."
+        None, description="Inputs of a whole case, by their key in the samples; null: those that the data set names."
     )
     domain_low: float | None = Field(
         None, description="Lowest coordinate of the domain on every axis, in m; null: from the training split's box."
@@ -287,7 +287,7 @@ class FieldsTaskConfig(ComponentSection):
         0.0,
         ge=0,
         description="Weight of each of `scalars` in the loss. The term is the squared error of the force over the "
-        "drawn points, per area and dynamic pressure, standardised over the training split. 0: no such term.",
+        "drawn points, divided by area and dynamic pressure and standardised over the training split. 0: no term.",
     )
 
     @model_validator(mode="after")

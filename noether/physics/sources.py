@@ -1,4 +1,4 @@
-"""The physics data sets: how each is checked, prepared and opened. Does not import torch."""
+"""The physics data sets, and how each of them is checked, prepared and opened. Does not import torch."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def _check_cases(dataset: CasesDatasetConfig, root: Path | None) -> None:
         if name not in sets:
             raise RequestError("prepared-set-missing", f"the prepared cases have no set {name}",
                                seen=f"dataset.points_per_update.{name}={count}",
-                               expected="points of " + ", ".join(sets),
+                               expected="a set among " + ", ".join(sets),
                                fix=f"dataset.points_per_update={count}      (for every set)")  # fmt: skip
 
 

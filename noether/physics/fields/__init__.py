@@ -1,1 +1,1 @@
-"""The task that predicts fields at points: losses, metrics in physical units, forces, baselines."""
+"""The task of predicting fields at points: its losses, metrics in physical units, forces and baselines."""

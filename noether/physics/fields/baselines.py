@@ -1,4 +1,4 @@
-"""Baselines to compare a model with: the mean field, the most similar training case, and a plain network."""
+"""Baselines with which a model is compared: the mean field, the most similar training case, and a plain network."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +22,12 @@ CHUNK = 65_536
 
 
 class PlainNetwork:
-    """Predict fields by one MLP per set of points, and outputs of the case by quadratic ridge regression.
+    """A baseline that predicts fields by an MLP per set of points, and outputs of the case by a ridge regression.
 
-    samples: the training samples. They need parameters, which distinguish the cases.
-    task: the task, which gives fields, scaling and parameters.
-    updates: number of updates of each network; an update reads 16 cases with 64 points each.
-    seed: seed of the weights and draws; the global generator's state does not change. `seconds`: total training time.
+    samples: the training samples, which need parameters.
+    task: the task, with the fields, their scaling and the parameters.
+    updates: number of updates of each network; an update reads 64 points of each of 16 cases.
+    seed: seed of weights and draws; torch's global generator does not change. Attribute `seconds`: training time.
     """
 
     def __init__(self, samples: Sequence[Sample], task: Task, updates: int = UPDATES, seed: int = 0) -> None:
@@ -38,7 +38,7 @@ class PlainNetwork:
         self._outputs = {name: samples[0][name].numel() for name in task.predicted if name not in task.fields}
         self._parameters = [scaled_parameters(sample, task).float() for sample in samples]
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # The updates are small: more threads would wait for each other on busy cores.
+        torch.set_num_threads(1)  # Updates are so small that more threads would wait for each other on busy cores.
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.manual_seed(seed)
             self._networks = {points: self._fitted(samples, points, seed) for points in self._sets}
@@ -47,7 +47,7 @@ class PlainNetwork:
         self.seconds = time.perf_counter() - started
 
     def __call__(self, sample: Sample, index: int) -> dict[str, Tensor]:
-        """Return the predictions for a sample, in physical units: fields (N, C), outputs of the case (C,)."""
+        """Predict a sample in physical units: fields (N, C) and outputs of the case (C,)."""
         scaled: dict[str, Tensor] = {}
         parameters = scaled_parameters(sample, self._task).float()
         for points, widths in self._sets.items():
@@ -89,7 +89,7 @@ class PlainNetwork:
             yield torch.cat((_unit(scaled[points]), parameters), dim=-1).flatten(end_dim=1), targets.float()
 
     def _quadratic(self, samples: Sequence[Sample]) -> Tensor | None:
-        """Fit the scaled outputs by ridge regression on 1, the parameters and their products; None without outputs."""
+        """Return the coefficients of a ridge regression of the scaled outputs on `_squares`; None without outputs."""
         if not self._outputs:
             return None
         rows = [self._task.prepare({key: sample[key][None] for key in self._outputs}) for sample in samples]
@@ -101,18 +101,18 @@ class PlainNetwork:
 
 
 def scaled_parameters(sample: Sample, task: Task) -> Tensor:
-    """Return the scaled parameters (P,) of a case."""
+    """Return all scaled parameters of a case as a vector (P,)."""
     scaled = task.prepare({name: sample[name][None] for name in task.case_inputs})
     return torch.cat([scaled[name].reshape(-1) for name in task.case_inputs])
 
 
 def _unit(scaled: Tensor) -> Tensor:
-    """Return scaled positions rescaled to -1..1 over the domain."""
+    """Convert scaled positions, 0..1000 over the domain, to -1..1."""
     return (scaled * (2 / POSITION_SCALE) - 1).float()
 
 
 def _squares(parameters: Tensor) -> Tensor:
-    """Return the columns 1, the parameters (S, P) and their products: (S, 1 + P + P(P+1)/2)."""
+    """Return 1, the parameters (S, P) and the products of two parameters as columns: (S, 1 + P + P(P+1)/2)."""
     rows, columns = torch.triu_indices(parameters.shape[1], parameters.shape[1]).unbind()
     return torch.cat((torch.ones(len(parameters), 1), parameters, parameters[:, rows] * parameters[:, columns]), dim=1)
 
@@ -121,29 +121,29 @@ COARSE_POINTS = 128
 CANDIDATES = 5
 
 Predictor = Callable[[Sample, int], dict[str, Tensor]]
-"""A function of a sample and its index; it predicts all outputs: fields (N, C), outputs of the case (C,)."""
+"""A function that predicts all outputs of a sample from it and its index: fields (N, C), outputs of the case (C,)."""
 
 
 def make_baselines(
     task: Task, train: Dataset, train_indices: Sequence[int], *, updates: int = UPDATES, among_itself: bool = False
 ) -> dict[str, Predictor]:
-    """Return the baselines that fit the task, by name.
+    """Return the baselines that suit the task, by name; the last two need cases with parameters.
 
     mean_field: the mean of the training split, at every point.
-    nearest_shape: the fields at the nearest points, and the outputs of the case, of the training shape with the
-        smallest Chamfer distance. With `among_itself`, the scored samples are the training samples themselves, and a
-        sample is never compared with itself.
-    nearest_case: the same for the training case with the most similar parameters; the nearest points are found in
-        coordinates scaled to each case's box. Only if cases have parameters.
-    plain_network: an MLP of positions and parameters, and a quadratic in the parameters for outputs of the case. Only
-        if cases have parameters. It makes two updates per update of the model (`updates`), but at most 2,400. An
-        update takes 5 ms of CPU time per set of points, so that the network converges in a fraction of the run's time.
+    nearest_shape: the outputs of the training shape with the smallest Chamfer distance, where a field at a point is
+        copied from the nearest point of that shape. With `among_itself`, the scored samples are the training samples,
+        and a sample is never compared with itself.
+    nearest_case: the outputs of the training case with the most similar parameters, copied likewise, except that the
+        nearest points are found in coordinates scaled to each case's box.
+    plain_network: an MLP of positions and parameters for fields, and a quadratic in the parameters for outputs of the
+        case. It makes two updates per update of the model (`updates`), but at most 2,400. An update takes 5 ms of CPU
+        time per set of points, so that the network converges in a fraction of the run's time.
     """
     samples = [train[index] for index in train_indices]
     carry = partial(carried, samples, task, among_itself=among_itself)
 
     def mean_field(sample: Sample, index: int) -> dict[str, Tensor]:
-        """Predict 0 in scaled units, which is the mean."""
+        """Predict the mean, which is 0 in scaled units."""
         like = {name: by_channel(sample[name]) if name in task.fields else sample[name].reshape(-1)
                 for name in task.predicted}  # fmt: skip
         physical = task.to_physical({name: torch.zeros_like(values)[None] for name, values in like.items()})
@@ -168,11 +168,11 @@ def score_baselines(
     updates: int = UPDATES,
     among_itself: bool = False,
 ) -> dict[str, dict[str, float]]:
-    """Score every baseline on every sample of a split; `updates` and `among_itself` as for `make_baselines`.
+    """Score every baseline on the samples of `test`; `updates` and `among_itself` are those of `make_baselines`.
 
     Returns:
-        {baseline: {metric: value}}, the metrics that `summarise` makes from physical predictions and, for a trained
-        baseline, training_seconds and training_updates.
+        {baseline: {metric: value}}. The metrics are those that the task's `summarise` computes without the loss, and
+        for the plain network also training_seconds and training_updates.
     """
     baselines = make_baselines(task, train, train_indices, updates=updates, among_itself=among_itself)
     rows: dict[str, list[SampleMetrics]] = {baseline: [] for baseline in baselines}
@@ -195,9 +195,9 @@ def score_baselines(
 
 
 class ShapeSearch:
-    """Search for the training shape with the smallest Chamfer distance between point clouds.
+    """Search for the training shape with the smallest Chamfer distance from a sample's shape.
 
-    All shapes are first compared on a few points; then the closest are compared on all points.
+    All training shapes are compared on a few points; then the nearest of them are compared on all points.
     """
 
     def __init__(self, samples: Sequence[Sample], task: Task) -> None:
@@ -208,7 +208,7 @@ class ShapeSearch:
         self._tree = cache(lambda shape: cKDTree(self._points[shape].numpy()))
 
     def nearest(self, sample: Sample, but: int | None = None) -> int:
-        """Return the index of the most similar training sample; `but`, if given, is excluded if there are others."""
+        """Return the index of the most similar training sample, never `but` unless it is the only sample."""
         own = _few(sample[self._shape])
         distances = (torch.cdist(own, other) for other in self._coarse)
         coarse = [float(each.amin(dim=0).mean() + each.amin(dim=1).mean()) for each in distances]
@@ -224,14 +224,14 @@ class ShapeSearch:
 
 
 class ParameterSearch:
-    """Search for the training case with the nearest standardised parameters."""
+    """Search for the training case whose standardised parameters are nearest to those of a sample."""
 
     def __init__(self, samples: Sequence[Sample], task: Task) -> None:
         self._task = task
         self._known = np.stack([scaled_parameters(sample, task).numpy() for sample in samples])
 
     def nearest(self, sample: Sample, but: int | None = None) -> int:
-        """Return the index of the most similar training case; `but`, if given, is excluded if there are others."""
+        """Return the index of the most similar training case, never `but` unless it is the only case."""
         distances = np.linalg.norm(self._known - scaled_parameters(sample, self._task).numpy(), axis=1)
         if but is not None and len(distances) > 1:
             distances[but] = np.inf
@@ -241,10 +241,10 @@ class ParameterSearch:
 def carried(
     samples: Sequence[Sample], task: Task, search: ShapeSearch | ParameterSearch, *, boxed: bool, among_itself: bool
 ) -> Predictor:
-    """Return a predictor that copies all outputs of a sample from the most similar training sample.
+    """Return a predictor that copies the outputs of the training sample that `search` finds.
 
-    Fields (N, C) are copied from the nearest point. With `boxed`, the nearest point is found in coordinates in which
-    each sample's points span 0..1 along each axis.
+    A field at a point is copied from the nearest point. With `boxed`, nearest points are found in coordinates that span
+    0..1 along each axis of each sample. With `among_itself`, a sample is never its own nearest sample.
     """
     sets = {field.points for field in task.fields.values()}
 

@@ -1,4 +1,4 @@
-"""Errors of each sample's fields at points, and the metrics made from these errors."""
+"""The errors of each sample's fields at points, and the metrics that are computed from them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,11 +10,11 @@ from noether.core.tasks.base import SampleMetrics
 from noether.runs.metrics import FIELD_ERRORS, Metric
 
 WEIGHTED = {"weighted_relative_l2": "relative_l2", "weighted_mae": "mae"}
-"""Measures that weight every point by its area or volume, each with its unweighted counterpart."""
+"""The measures that weight every point by its area or volume, {name: name of the unweighted measure}."""
 
 
 def field_metrics(name: str, unit: str, parts: Mapping[str, str]) -> Iterator[Metric]:
-    """Yield the metrics of a field with the given unit; `parts` maps the key of each component or part to its label."""
+    """Yield the metrics of a field; `parts` maps the keys of its components and of the parts of its set to labels."""
     squared = f"({unit})²" if "/" in unit else f"{unit}²" if unit else ""
     units = {"mse": squared, "mae": unit, "max": unit}
 
@@ -32,9 +32,9 @@ def field_metrics(name: str, unit: str, parts: Mapping[str, str]) -> Iterator[Me
 def summarise_errors(samples: Mapping[str, np.ndarray], stem: str) -> dict[str, float]:
     """Aggregate the samples' metrics (S,) of the field or part `stem` over a split; return them by name.
 
-    Each metric is the mean over the samples, except max, which is the maximum. So relative_l2 is a mean of ratios.
+    A metric is the mean over the samples, and max is the maximum. Therefore relative_l2 is a mean of ratios, whereas
     pooled_relative_l2 is the ratio of the norms over all points of all samples, to which samples with weak fields
-    contribute little; it is absent if the truth is 0 everywhere.
+    contribute little. The pooled metric is absent if the truth is 0 everywhere.
     """
     there = {f"{stem}/{measure}": measure for measure in (*FIELD_ERRORS, *WEIGHTED) if f"{stem}/{measure}" in samples}
     found = {name: float((np.max if measure == "max" else np.mean)(samples[name])) for name, measure in there.items()}
@@ -45,10 +45,10 @@ def summarise_errors(samples: Mapping[str, np.ndarray], stem: str) -> dict[str, 
 
 
 def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> SampleMetrics:
-    """Return each sample's errors of a field (B, N, C) in the field's unit, over the sample's real points.
+    """Return the errors of a field (B, N, C) for each sample, in the unit of the field.
 
     relative_l2: norm of the error divided by norm of the truth, over all points and channels.
-    mse, mae, max: over all points and channels.
+    mse, mae, max: mean square, mean magnitude and largest magnitude of the error, over all points and channels.
     mask: (B, N), False for padding, where the truth is 0 and the error is ignored; None: no padding.
     """
     error = _error_of(prediction, truth, mask)
@@ -62,7 +62,7 @@ def field_errors(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) 
 
 
 def squared_sums(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) -> SampleMetrics:
-    """Return each sample's squared_error and squared_truth, sums over points and channels, for a pooled error.
+    """Return squared_error and squared_truth of each sample, sums over points and channels for a pooled error.
 
     prediction, truth: (B, N, C). mask: (B, N), as for `field_errors`.
     """
@@ -71,10 +71,10 @@ def squared_sums(prediction: Tensor, truth: Tensor, mask: Tensor | None = None) 
 
 
 def weighted_errors(prediction: Tensor, truth: Tensor, sizes: Tensor, mask: Tensor | None = None) -> SampleMetrics:
-    """Return each sample's errors with every point weighted by its area or volume, `sizes` (B, N).
+    """Return the errors of each sample, weighted by `sizes` (B, N), the areas or volumes of the points.
 
-    weighted_relative_l2: √(Σ w |error|² / Σ w |truth|²); weighted_mae: Σ w |error| / (C Σ w).
-    Refining a mesh locally does not change these errors.
+    With weights w, weighted_relative_l2 is √(Σ w |error|² / Σ w |truth|²), and weighted_mae is Σ w |error| / (C Σ w).
+    A local refinement of the mesh does not change these errors.
     """
     error = _error_of(prediction, truth, mask)
     weights = sizes.double().reshape(sizes.shape[0], -1)
@@ -94,20 +94,20 @@ def _error_of(prediction: Tensor, truth: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def component_name(channel: int, channels: int, names: Sequence[str] = ()) -> str:
-    """Return a channel's name: its name in `names`, else x, y or z if there are three channels, else its index."""
+    """Return the name of a channel from `names`. Without names, it is x, y or z of three channels, else the index."""
     own = names if len(names) == channels else "xyz" if channels == 3 else range(channels)
     return str(own[channel])
 
 
 def with_channel(values: Tensor) -> Tensor:
-    """Add the channel axis to outputs or parameters of cases: (B,) becomes (B, 1); (B, C) stays."""
+    """Add a channel axis to the values of cases if it is missing: (B,) becomes (B, 1), and (B, C) does not change."""
     return values.flatten(1) if values.ndim > 1 else values.unsqueeze(-1)
 
 
 Measured = dict[str, SampleMetrics]
-"""The values of each field, output of the case or scalar, by measure."""
+"""{name of a field, an output of the case or a scalar: {measure: values of the samples}}."""
 
 
 def named(measured: Measured) -> SampleMetrics:
-    """Return the values by metric name, such as `FIELD/relative_l2`."""
+    """Flatten measured values to {name of the metric, such as `FIELD/relative_l2`: values}."""
     return {f"{name}/{measure}": values for name, own in measured.items() for measure, values in own.items()}

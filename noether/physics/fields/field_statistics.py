@@ -1,4 +1,4 @@
-"""Statistics of the training split that the fields task needs: scaling, boxes of points, ranges of parameters."""
+"""The statistics of the training split that the fields task needs: scalings, boxes of points, parameter ranges."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,21 +14,21 @@ from typing_extensions import TypedDict
 from noether.common.errors import RequestError
 
 DOMAIN_MARGIN = 0.01
-"""Margin of a domain that is derived from the training split's box: a share of the box's length, on every side."""
+"""The margin on every side of a domain that is derived from the training split, as a share of the box's length."""
 
 ABOVE = 10.0
-"""A symmetric logarithm turns from linear to logarithmic at this multiple of the typical value at points. With 1
-instead, small values are learned a little better, but the peaks, which dominate a relative L2 error, far worse."""
+"""A symmetric logarithm turns from linear to logarithmic at this multiple of the typical value at points. With a
+multiple of 1, small values are learned slightly better, but peaks, which dominate a relative L2 error, far worse."""
 
 NOISE = 1e-9
-"""Share of a vector or tensor below which a component is only rounding error of 0, such as z in a plane flow."""
+"""A component below this share of its vector or tensor is only the rounding error of 0, such as z in a plane flow."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The scaling of one key by channel: (x' − mean) / std, with x' = x or sign(x)·log(1 + |x|/s).
+    """The scaling of an array by channel: (x' − mean) / std; x' is x or, with a log scale s, sign(x)·log(1 + |x|/s).
 
-    A constant channel has std 0: its values are not divided, and its prediction is always the constant.
+    A constant channel has std 0. Its values are not divided, and the physical prediction is always the constant.
     """
 
     mean: list[FiniteFloat]
@@ -36,7 +36,7 @@ class Scaling:
     log_scale: list[FiniteFloat] | None = None
 
     def forward(self, values: Tensor) -> Tensor:
-        """Scale physical values (…, C) for the model."""
+        """Convert physical values (…, C) to scaled values for the model."""
         mean, std, log_scale = self._beside(values)
         if log_scale is not None:
             values = values.sign() * torch.log1p(values.abs() / log_scale)
@@ -53,13 +53,13 @@ class Scaling:
     def _beside(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return mean, std and log scale (C,) on the device and in the dtype of `values`.
 
-        The tensors are copied to the device once, because each copy waits until the GPU has finished all queued work.
+        They are copied to a device only once, because each copy waits until the GPU has finished all queued work.
         """
         if torch.compiler.is_exporting():
-            return self._copied(values)  # A tensor of the trace is invalid after it.
+            return self._copied(values)  # It is not cached, because a tensor of the trace is invalid after the trace.
         where = (values.device, values.dtype)
         if where not in self._placed:
-            with torch.inference_mode(False):  # An inference tensor could not be used in a later backward pass.
+            with torch.inference_mode(False):  # A later backward pass could not use an inference tensor.
                 self._placed[where] = self._copied(values)
         return self._placed[where]
 
@@ -73,16 +73,16 @@ class Scaling:
 
 
 def without_noise(scaling: Scaling) -> Scaling:
-    """Return a vector's or tensor's scaling with std 0 for components that are noise compared with the largest."""
+    """Return the scaling of a vector or tensor with std 0 for each component that is only noise."""
     limit = NOISE * max(scaling.std)
     return replace(scaling, std=[0.0 if std < limit else std for std in scaling.std])
 
 
 def log_scales(samples: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the scale s (C,) of the symmetric logarithm of each key; each sample has rows (n, C) by key.
+    """Return the scale s (C,) of the symmetric logarithm of each array; samples map keys to arrays (n, C).
 
-    For values at points, s is ABOVE times the mean over samples of the median of |x|. For outputs of the whole case,
-    which have one row, s is the mean of |x|.
+    For values at points, s is ABOVE · the mean over samples of the median of |x|. For outputs of the whole case, which
+    have one row, s is the mean of |x|.
     """
     medians: dict[str, list[np.ndarray]] = {}
     for sample in samples:
@@ -94,12 +94,12 @@ def log_scales(samples: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndar
 
 
 def log_scaled(values: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
-    """Return sign(x)·log(1 + |x|/s), or the values unchanged if there is no scale."""
+    """Return sign(x)·log(1 + |x|/s) for values x and scale s; without a scale, return the values unchanged."""
     return values if scale is None else np.sign(values) * np.log1p(np.abs(values) / scale)
 
 
 class Span(TypedDict):
-    """The lowest and highest values and, for a set of points, the largest number of points in a sample."""
+    """The lowest and highest values; for a set of points, also `count`, the maximum number of points in a sample."""
 
     count: NotRequired[int]
     low: list[FiniteFloat]
@@ -108,7 +108,7 @@ class Span(TypedDict):
 
 @dataclass
 class Seen:
-    """The box and largest number of points of each set, and the range of each parameter, in the training split.
+    """What the training split covers: the box and maximum number of points of each set, and parameter ranges.
 
     numbers: the ranges of the numbers by which coefficients are divided.
     """
@@ -118,7 +118,7 @@ class Seen:
     numbers: dict[str, Span] = field(default_factory=dict)
 
     def add(self, sample: Mapping[str, Tensor], parameters: Iterable[str], numbers: Iterable[str] = ()) -> None:
-        """Extend the ranges by one sample."""
+        """Extend the boxes and ranges to cover a further sample."""
         for key in (key for key in sample if key.endswith("_points")):
             points = sample[key].numpy()
             _widen(self.points, key, points, len(points))
@@ -127,12 +127,12 @@ class Seen:
                 _widen(known, key, sample[key].numpy().reshape(1, -1))
 
     def box(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the corners (3,) of the box that holds every point."""
+        """Return the lower and upper corner (3,) of the box around all points."""
         boxes = list(self.points.values())
         return np.min([box["low"] for box in boxes], axis=0), np.max([box["high"] for box in boxes], axis=0)
 
     def domain(self) -> tuple[float, float]:
-        """Return the lower corner and the length of a cube that holds every point with a margin."""
+        """Return the lowest coordinate and the length of a cube that contains all points with a margin."""
         low, high = self.box()
         length = float(high.max() - low.min()) or 1.0
         return float(low.min()) - DOMAIN_MARGIN * length, (1 + 2 * DOMAIN_MARGIN) * length
@@ -150,11 +150,11 @@ def _widen(known: dict[str, Span], key: str, rows: np.ndarray, count: int | None
 
 SCALINGS = TypeAdapter(dict[str, Scaling])
 SEEN = TypeAdapter(Seen)
-"""Validators of the scalings and ranges in a checkpoint's task.json; they raise ValueError for invalid contents."""
+"""A validator of the ranges in a checkpoint's task.json, like SCALINGS for scalings; invalid contents: ValueError."""
 
 
 def check_domain(low: np.ndarray, high: np.ndarray, domain_low: float, domain_length: float) -> None:
-    """Raise RequestError if points whose box has the corners low and high (3,) lie outside the domain."""
+    """Raise RequestError if the box from `low` to `high` (3,) does not lie in the domain."""
     margin = 2 * DOMAIN_MARGIN * domain_length
     if low.min() >= domain_low - margin and high.max() <= domain_low + domain_length + margin:
         return

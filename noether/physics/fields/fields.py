@@ -1,4 +1,4 @@
-"""The task of predicting physical fields at points: scaled for the model, scored in physical units."""
+"""The task of predicting physical fields at points. It scales fields for the model and scores in physical units."""
 
 from collections.abc import Iterable, Mapping
 from math import nan
@@ -52,24 +52,24 @@ from noether.physics.settings import ForceCoefficientConfig, ParameterConfig
 from noether.runs.metrics import Metric
 
 POSITION_SCALE = 1000.0
-"""Length of the domain in the model's units: positions are embedded as sines of 0..1000 (UPT's recipe)."""
+"""Length of the domain in the model's units. As in UPT's recipe, positions of 0..1000 are embedded as sines."""
 
 
 class FieldsTask(Task):
     """Regression of named fields at points, and of outputs of a whole case.
 
-    The model sees positions scaled isotropically to 0..1000, and inputs and parameters standardised per channel. It
-    predicts scaled fields (B, N, C) and outputs of the case (B, C). The loss is the weighted sum over all outputs of
-    the mean squared error in scaled units, so that predicting the mean costs about 1 per unit of weight.
+    The model reads positions scaled isotropically to 0..1000, and inputs and parameters standardised per channel. It
+    predicts scaled fields (B, N, C) and outputs of the case (B, C). The loss is the weighted sum of the mean squared
+    errors of all outputs in scaled units. A model that predicts the mean has a loss of about 1 per unit of weight.
 
     Args:
-        fields: the outputs by their key in the samples, (N,) or (N, C) per sample, or () or (C,) for an output of the
-            case; None: the outputs that the data set names.
+        fields: the outputs by their key in the samples. A sample has (N,) or (N, C) for a field at points, and () or
+            (C,) for an output of the case. None: the outputs that the data set names.
         inputs: keys of further inputs at each point, which are standardised.
-        domain_low, domain_length: the cube that holds every position, in m; None: from the training split.
-        parameters: further inputs of each case, () or (C,) per sample; None: those that the data set names.
-        scalars: force coefficients derived from the fields.
-        force_weight: weight of the coefficients' errors in the loss, relative to a field's default of 1.
+        domain_low, domain_length: the cube that contains every position, in m; None: from the training split.
+        parameters: inputs of the whole case, () or (C,) per sample; None: the parameters that the data set names.
+        scalars: force coefficients that are computed from the fields.
+        force_weight: weight in the loss of the error of each force; the default weight of a field is 1.
 
     In padded samples, only the real points are used.
     """
@@ -133,16 +133,16 @@ class FieldsTask(Task):
 
     @property
     def divisors(self) -> dict[str, None]:
-        """The keys of a case's numbers by which its coefficients are divided, without duplicates."""
+        """The keys of the numbers by which a case's coefficients are divided, without duplicates."""
         return dict.fromkeys(key for scalar in self.scalars.values() for key in scalar.divisors)
 
     @property
     def domain(self) -> tuple[float, float]:
-        """The lower corner and length of the domain in m, as configured or else from the training split."""
+        """The lowest coordinate and the length of the domain in m, from the configuration or the training split."""
         return self._domain or self.seen.domain()
 
     def examine(self, sample: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        """Complete the configuration from the data set's description, and check one sample against the result."""
+        """Complete the configuration from the data set's description `about`, and check a sample against it."""
         self._take(*describe(self._given, about, sample))
         self.parts, self.space = dict(about.get("parts", {})), dict(about.get("space", {}))
         self.reference_areas = dict(about.get("reference_areas", {}))
@@ -157,7 +157,7 @@ class FieldsTask(Task):
         self.components |= {key: self._rows(sample, key).shape[1] for key in (*self.inputs, *self.parameters)}
 
     def layout(self) -> Layout:
-        """Return the fields of each set of points, the features, the parameters and the outputs of the case."""
+        """Return the layout: the fields and features of each set of points, and parameters and outputs of the case."""
         outputs: dict[str, dict[str, int]] = {}
         for name, field in self.fields.items():
             outputs.setdefault(field.points, {})[name] = self.components[name]
@@ -170,10 +170,10 @@ class FieldsTask(Task):
         return Layout(in_order(outputs), features, parameters, {k: self.components[k] for k in self.case_fields})
 
     def fit(self, samples: Iterable[Mapping[str, Tensor]]) -> None:
-        """Compute mean and standard deviation per channel over every point of the split, in float64.
+        """Compute the mean and standard deviation per channel over every point of the training split, in float64.
 
-        Also record the number of points and the box of each set, and the range of each parameter, to compare later
-        shapes with. `samples` is iterated twice if a field has logarithmic scaling.
+        Also record the number of points and the box of each set, and the range of each parameter; predictions compare
+        a user's shape with them. `samples` is iterated twice if a field has logarithmic scaling.
 
         RequestError: points lie outside the configured domain.
         """
@@ -197,15 +197,15 @@ class FieldsTask(Task):
         self.components = {key: len(scaling.mean) for key, scaling in self.statistics.items()}
 
     def _rows(self, sample: Mapping[str, Tensor], key: str) -> np.ndarray:
-        """Return a sample's values as rows (n, C): (N,) or (N, C) for values at points, () or (C,) for a case."""
+        """Return the values of a sample as rows: (N, C) for values at points, (1, C) for values of the case."""
         of_case = key in self.case_fields or key in self.parameters
         values = with_channel(sample[key][None]) if of_case else by_channel(sample[key])
         return values.numpy().astype(np.float64)
 
     def state(self) -> dict[str, Any]:
-        """Return each key's scaling, the ranges of the training split and the data set's description.
+        """Return the scaling of each key, the ranges of the training split and the description of the data set.
 
-        Return {} before `fit`.
+        Before `fit` is called, return {}.
         """
         if not self.statistics:
             return {}
@@ -246,7 +246,7 @@ class FieldsTask(Task):
                 raise ValueError(f"the statistics of {key} do not have {known.get(key, len(own.mean))} components")
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return the batch with scaled positions (0..1000), fields, inputs and parameters, (B, N, C) and (B, C)."""
+        """Scale the batch for the model: positions to 0..1000; fields and inputs as (B, N, C), parameters as (B, C)."""
         prepared = {**batch, **self._forces.kept(batch, self.scalars)}
         low, length = self.domain
         for key, value in batch.items():
@@ -283,7 +283,7 @@ class FieldsTask(Task):
         return torch.stack(losses).sum(dim=0)
 
     def to_physical(self, predictions: Predictions) -> Predictions:
-        """Return the predictions of all outputs, or of some, in physical units, (B, N, C) and (B, C)."""
+        """Convert the given predictions of outputs to physical units: (B, N, C) and (B, C)."""
         if isinstance(predictions, Evaluated) and predictions.physical is not None:
             return predictions.physical
         there = (name for name in self.outputs if name in predictions)
@@ -293,12 +293,12 @@ class FieldsTask(Task):
         return physical
 
     def metrics(self, predictions: Predictions, batch: Batch) -> SampleMetrics:
-        """Return each sample's loss, the errors of its fields in physical units, and its scalars with their truths."""
+        """Return, for each sample, the loss, the errors of fields in physical units, and scalars with their truths."""
         loss = {"loss": self._sample_loss(predictions, self.prepare(batch))}
         return loss | self.physical_metrics(self.to_physical(predictions), batch)
 
     def physical_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Return the metrics of physical predictions without the loss."""
+        """Return the metrics, except the loss, of predictions in physical units."""
         measured: Measured = {}
         for name, field in self.fields.items():
             both = in_units(field, physical[name], by_channel(batch[name], batched=True))
@@ -315,7 +315,7 @@ class FieldsTask(Task):
                 measured[label] = {"prediction": physical[name][:, channel], "truth": own[:, channel]}
         for name, scalar in self.scalars.items():
             if any(key not in batch for key in scalar.needed_keys()):
-                continue  # `lacks` names the missing keys.
+                continue  # The method `lacks` returns the missing keys.
             integral, predicted = (force_coefficient(of, batch, scalar) for of in (truth, physical))
             measured[name] = {
                 "prediction": predicted,
@@ -326,11 +326,11 @@ class FieldsTask(Task):
         return measured
 
     def final_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
-        """Return the metrics that a final evaluation adds to `metrics` for each field:
+        """Return the metrics of each field that only a final evaluation computes.
 
-        squared_error and squared_truth, sums over points and channels; weighted_… if samples have areas or volumes;
-        COMPONENT/… for vector fields, with relative_l2 NaN if the component is noise compared with the whole vector;
-        on PART/squared_… for each named part of a set.
+        They are squared_error and squared_truth, sums over points and channels; weighted_… if samples have areas or
+        volumes; COMPONENT/… for each component, where relative_l2 is NaN for a component that is only noise compared
+        with the whole vector; and `on PART/squared_…` for each named part of a set.
         """
         measured: Measured = {}
         for name, field in self.fields.items():
@@ -356,7 +356,7 @@ class FieldsTask(Task):
         return named(measured)
 
     def lacks(self, scalar: str) -> list[str]:
-        """Return the keys that a scalar needs but the samples do not have."""
+        """Return the keys that a scalar needs and the samples lack."""
         return [key for key in self.scalars[scalar].needed_keys() if key not in self._keys]
 
     def size_key(self, name: str, keys: Iterable[str]) -> str | None:
@@ -367,24 +367,24 @@ class FieldsTask(Task):
         return next((key for key in known if key in have), None)
 
     def channels(self, name: str) -> int:
-        """Return an output's number of components in files; for an angle (predicted as cosine and sine), it is 1."""
+        """Return the number of components of an output in files: 1 for an angle, predicted as cosine and sine."""
         return 1 if name in self.periods else self.components.get(name, 1)
 
     def case_labels(self, name: str) -> list[str]:
-        """Return the names that tables show for the components of an output of the case."""
+        """Return the names of the components of an output of the case, as tables show them."""
         count, names = self.components[name], self.case_fields[name].component_names
         return [name] if count == 1 else [f"{name}_{component_name(channel, count, names)}" for channel in range(count)]
 
     def parts_of(self, name: str) -> dict[str, str]:
-        """Return labels of a field's components and of the named parts of its set, by their keys in metrics."""
+        """Return {key in metrics: label} for each component of a field and each named part of its set."""
         field, count = self.fields[name], self.channels(name)
         keys = [component_name(channel, count, field.component_names) for channel in range(count if count > 1 else 0)]
-        keys = sorted(keys) if set(keys) == set("xyz") else keys  # The files' axes may come in another order.
+        keys = sorted(keys) if set(keys) == set("xyz") else keys  # The axes of files can be in another order.
         words = {key: f"component {key}" if key.isdecimal() else f"{key} component" for key in keys}
         return words | {f"on {part}": f"on {part}" for part in self.parts.get(field.points.removesuffix("_points"), ())}
 
     def describe_metrics(self) -> Iterable[Metric]:
-        """Return the errors of each field, in its unit, and the scores of each scalar and output of the case."""
+        """Return the metrics of each field, in the field's unit, and of each scalar and output of the case."""
         for name, field in self.fields.items():
             yield from field_metrics(name, field.unit, self.parts_of(name))
         for name in self.scalars:
@@ -394,7 +394,7 @@ class FieldsTask(Task):
                 yield from scalar_metrics(label, field.unit)
 
     def summarise(self, samples: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Return the split's metrics: mean loss, errors of the fields, measures of the scalars (NaN if undefined)."""
+        """Return the metrics of a split: mean loss, errors of fields, and measures of scalars (NaN if undefined)."""
         found = {name: float(np.mean(samples[name])) for name in ("loss",) if name in samples}
         for name in self.fields:
             for stem in (name, *(f"{name}/{part}" for part in self.parts_of(name))):
@@ -404,11 +404,11 @@ class FieldsTask(Task):
         return found
 
     def ranking(self, samples: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the first field's relative L2, or the loss if a derived task does not measure relative L2."""
+        """Return the relative L2 of the first field or, if a derived task does not measure it, the loss: (S,)."""
         return samples.get(f"{next(iter(self.fields))}/relative_l2", super().ranking(samples))
 
     def results(self, samples: Mapping[str, np.ndarray], metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Return entries for result.json: the fields' names, facts about the scalars, ranges of the training split."""
+        """Return entries for result.json: names of fields, facts about scalars, and ranges of the training split."""
         spans = {name: {**span, "unit": self.parameters[name].unit} for name, span in self.seen.parameters.items()}
         return {
             "fields": list(self.fields),
@@ -426,20 +426,20 @@ def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample
     """Return the fields, parameters and scalars of the configuration, completed by the data set's description.
 
     Keys that an entry of the configuration does not set come from the data set. An entry without `points` changes an
-    output that the data set names; the data set's other outputs are then predicted too.
+    output that the data set names; then all outputs of the data set are predicted.
 
-    given: fields, parameters and scalars of the configuration; each None if the data set provides it.
-    about: the data set's description of itself: {"fields": {name: {points, unit, …}}, "outputs": {name: {unit}},
+    given: fields, parameters and scalars of the configuration; an item is None if it comes from the data set.
+    about: the description of the data set: {"fields": {name: {points, unit, …}}, "outputs": {name: {unit}},
     "parameters": {name: {unit}}, "scalars": {name: settings}}.
-    sample: one sample of the data set, from which an error message suggests fields.
+    sample: one sample of the data set, from which error messages suggest fields.
     RequestError: neither the configuration nor the data set names a field, or a field has no points.
     """
     fields, parameters, scalars = given
     named = {**about.get("fields", {}), **{k: {**own, "points": CASE} for k, own in about.get("outputs", {}).items()}}
-    defaults = FieldConfig().model_dump()  # Values equal to these are treated as not set.
+    defaults = FieldConfig().model_dump()  # A value that equals its default counts as not set.
     changes = {name: {key: value for key, value in own.items() if value != defaults.get(key)}
                for name, own in (fields or {}).items()}  # fmt: skip
-    # If only the configuration names the outputs, no outputs or scalars come from the data set.
+    # If every entry of the configuration has points, no outputs or scalars come from the data set.
     alone = fields is not None and all(own.get("points") for own in fields.values())
     fields = {} if alone else dict(named)
     for name, own in changes.items():
@@ -450,7 +450,7 @@ def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample
                 "field-without-points",
                 f"task.fields.{name} has no points, and the data set names no such output",
                 seen=", ".join(named) or "a data set that names no outputs",
-                expected="an output that the data set names; or the points at which it is given",
+                expected="an output that the data set names, or an entry with points, such as surface_points",
                 fix=meant if near and meant else f"task.fields.{name}.points=surface_points",
             )
         fields[name] = entry
@@ -462,7 +462,7 @@ def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample
             "fields-unknown",
             "neither the configuration nor the data set names the fields to predict",
             seen=f"task.fields=null, samples with {', '.join(sample)}",
-            expected="each output under task.fields, with the points at which it is given",
+            expected="an entry with points under task.fields for each output",
             fix=" ".join(f"task.fields.{name}.points={points}" for name, points in _candidates(sample)[:3])
             or "task.fields.NAME.points=surface_points",
         )
@@ -474,12 +474,12 @@ def describe(given: tuple[Given, Given, Given], about: Mapping[str, Any], sample
 
 
 def _known(own: Any, section: type[FieldConfig] | type[ParameterConfig]) -> dict[str, Any]:
-    """Return the entries whose keys the section defines; a data set may describe a field with other keys too."""
+    """Return the entries whose keys the section defines; the description of a data set can have further keys."""
     return {key: value for key, value in dict(own).items() if key in section.model_fields}
 
 
 def _candidates(sample: Sample) -> list[tuple[str, str]]:
-    """Return (key, points) of arrays that could be fields: a row per point, and no reserved key such as normals."""
+    """Return (key, points) of each array that has a row per point and whose key is not reserved, as normals are."""
     found = []
     for points in (key for key in sample if key.endswith("_points")):
         prefix = points.removesuffix("points")
@@ -493,7 +493,7 @@ def _candidates(sample: Sample) -> list[tuple[str, str]]:
 def check_keys(
     sample: Sample, outputs: Mapping[str, FieldConfig], inputs: Iterable[str], parameters: Iterable[str]
 ) -> None:
-    """Raise RequestError if a sample lacks a key that the task names."""
+    """Raise RequestError if a sample lacks a key that the settings of the task name."""
     named: list[tuple[str, str, str]] = []
     for name, own in outputs.items():
         named.append((name, f"task.fields.{name}", f"~task.fields.{name}"))
@@ -505,14 +505,14 @@ def check_keys(
     for key, setting, fix in named:
         if key not in sample:
             near = nearest(key, sample)
-            raise RequestError("samples-lack-key", f"the samples have no {key}, which {setting} names",
+            raise RequestError("samples-lack-key", f"the samples have no array {key}, which {setting} names",
                                seen=", ".join(sample) or "no arrays",
                                expected=f"{key} in every sample" + (f"; they have {near}" if near else ""),
-                               fix=f"{fix}      (or give the samples {key})")  # fmt: skip
+                               fix=f"{fix}      (or add {key} to the samples)")  # fmt: skip
 
 
 def check_names(outputs: Iterable[str], scalars: Iterable[str]) -> None:
-    """Raise RequestError if two fields, outputs of the case or coefficients would have metrics with equal names."""
+    """Raise RequestError if two fields, outputs of the case or coefficients have the same name."""
     names = [*outputs, *scalars]
     for name in (name for name in names if names.count(name) > 1):
         raise RequestError(
@@ -522,19 +522,19 @@ def check_names(outputs: Iterable[str], scalars: Iterable[str]) -> None:
             expected="a different name for each field, each output of the case and each entry of task.scalars",
             fix=f"task.scalars.{name}_of_the_fields={{…}}      (in place of task.scalars.{name})"
             if name in scalars
-            else f"another name than {name}, or other component_names",
+            else f"give one of them another name than {name}, or other component_names",
         )
 
 
 def check_columns(sample: Sample, fields: Mapping[str, FieldConfig], inputs: Iterable[str]) -> None:
-    """Raise RequestError if an array does not have one row for each of its points."""
+    """Raise RequestError if an array does not have one row for each point of its set."""
     rows = {name: field.points for name, field in fields.items()} | set_rows(sample, inputs)
     for key, points in rows.items():
         count = len(sample[points])
         if sample[key].ndim == 0 or len(sample[key]) != count or sample[key].ndim > 2:
             raise RequestError(
                 "rows-against-points",
-                f"{key} does not have one row for each of {points}",
+                f"{key} does not have one row for each point in {points}",
                 seen=f"{key} {tuple(sample[key].shape)}, {points} {tuple(sample[points].shape)}",
                 expected=f"{key} ({count},) or ({count}, C); an output of the whole case has points: case",
                 fix=f"give each sample as many rows of {key} as of {points}",
@@ -542,11 +542,11 @@ def check_columns(sample: Sample, fields: Mapping[str, FieldConfig], inputs: Ite
 
 
 def components_of(name: str, values: Tensor, field: FieldConfig) -> int:
-    """Return an output's number of components in the samples. RequestError: the configuration states another number."""
+    """Return the number of components of an output in samples. RequestError: the configuration has another number."""
     of_points = field.points != CASE
     found = (values.shape[1] if values.ndim > 1 else 1) if of_points else values.numel()
     if field.components is not None and field.components != found:
-        raise RequestError("field-components", f"{name} does not have the number of components that task.fields gives",
+        raise RequestError("field-components", f"{name} does not have the number of components in task.fields",
                            seen=f"{name} {tuple(values.shape)}, task.fields.{name}.components={field.components}",
                            expected=f"{found}", fix=f"task.fields.{name}.components={found}")  # fmt: skip
     return int(found)

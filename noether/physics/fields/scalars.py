@@ -1,4 +1,4 @@
-"""Scalars of a case: force coefficients integrated from fields, measures of their error, and a loss for forces."""
+"""Scalars of a case: force coefficients, which are integrated from fields, their errors, and a loss for forces."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -23,21 +23,21 @@ Batch = Mapping[str, Tensor]
 def force_coefficient(fields: Batch, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
     """Return ∮ (−p n + τ)·d dA / (q A_ref) for each sample, (B,); for a moment ∮ x × (−p n + τ)·d dA / (q A_ref L).
 
-    fields: by name, pressure p (B, N) or (B, N, 1) and wall shear stress τ (B, N, 3) in Pa, as the air pulls on the
-    wall; τ is absent if the scalar uses only pressure.
-    batch: points and outward normals (B, N, 3) and areas (B, N) in m², 0 at padding.
+    fields: by name, the pressure p (B, N) or (B, N, 1) in Pa, and the wall shear stress τ (B, N, 3) in Pa with which
+    the air pulls on the wall. Without τ, the scalar uses only pressure.
+    batch: points and outward normals (B, N, 3), areas (B, N) in m², which are 0 at padding, and divisors.
     """
     return _force(fields, batch, scalar) / _reference(batch, scalar)
 
 
 def mean_force(fields: Batch, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    """Return the force or moment (B,) divided by the points' area and dynamic pressure; arguments as above."""
+    """Return the force or moment (B,) over dynamic pressure times total area; arguments as in `force_coefficient`."""
     area = batch[scalar.areas].double().sum(dim=1)
     return _force(fields, batch, scalar) / (_dynamic_pressure(batch, scalar) * area)
 
 
 def _force(fields: Batch, batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    """Return the force in N or moment in N·m along the direction, (B,)."""
+    """Return the component of the force (N) or moment (N·m) in the scalar's direction, (B,)."""
     traction = -by_channel(fields[scalar.pressure], batched=True).double() * batch[scalar.normals].double()
     if scalar.shear is not None:
         traction = traction + fields[scalar.shear].double()
@@ -47,7 +47,7 @@ def _force(fields: Batch, batch: Batch, scalar: ForceCoefficientConfig) -> Tenso
 
 
 def true_coefficient(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
-    """Return the true coefficient (B,), which samples give directly or as a force or moment (B, 3)."""
+    """Return the true coefficient (B,). Samples contain the coefficient itself, or the force or moment (B, 3)."""
     assert scalar.truth is not None
     truth = batch[scalar.truth].double()
     if truth.ndim == 2 and truth.shape[1] == 3:
@@ -58,7 +58,7 @@ def true_coefficient(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
 def _along(vectors: Tensor, scalar: ForceCoefficientConfig) -> Tensor:
     """Return the component of vectors (…, 3) in the scalar's direction, (…,).
 
-    The direction stays a tuple of Python numbers; a tensor would be copied to the GPU, synchronously, for each batch.
+    The direction is a tuple of Python numbers, because a tensor would be copied synchronously to the GPU in each batch.
     """
     x, y, z = vectors.unbind(-1)
     return x * scalar.direction[0] + y * scalar.direction[1] + z * scalar.direction[2]
@@ -72,23 +72,23 @@ def _reference(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor:
 def _dynamic_pressure(batch: Batch, scalar: ForceCoefficientConfig) -> Tensor | float:
     if not isinstance(scalar.dynamic_pressure, str):
         return scalar.dynamic_pressure
-    assert scalar.density is not None  # The settings require it for a speed of each case.
+    assert scalar.density is not None  # The settings require a density if each case has a speed.
     return 0.5 * scalar.density * batch[scalar.dynamic_pressure].double().reshape(-1).square()
 
 
 Scalars = Mapping[str, ForceCoefficientConfig]
 PHYSICAL = "physical_"
-"""Prefix, in a prepared batch, of unscaled arrays of the samples: points, areas, normals, and speeds."""
+"""The prefix, in a prepared batch, of the keys of unscaled arrays: points, areas, normals and divisors."""
 
 
 class ForceLoss:
-    """The squared error of each force or moment, in standard deviations of the training split, times a weight.
+    """A loss: the squared error of each force or moment, in standard deviations of the training split, times a weight.
 
     Small field errors do not guarantee a small drag error, because drag is a small difference of large pressures. The
-    mean force per area and dynamic pressure over drawn points has the same expectation for any number of points, so it
-    estimates that of the whole surface.
+    loss uses the mean force at the drawn points, divided by their area and the dynamic pressure. Its expectation is the
+    same for any number of points, so it estimates the mean force on the whole surface.
 
-    weight: weight of each force, relative to a field's default of 1; 0: no such term.
+    weight: weight of each force, where the default weight of a field is 1; 0: no loss for forces.
     """
 
     def __init__(self, weight: float) -> None:
@@ -97,7 +97,7 @@ class ForceLoss:
         self._moments: dict[str, Moments] = {}
 
     def check(self, scalars: Scalars, keys: Iterable[str]) -> None:
-        """Raise RequestError if the weight is not 0 but there are no forces, or samples lack the arrays for them."""
+        """Raise RequestError if the weight is not 0 but there are no forces or samples lack their arrays."""
         have = set(keys)
         absent = sorted({key for scalar in scalars.values() for key in scalar.needed_keys() if key not in have})
         if self.weight and (absent or not scalars):
@@ -105,7 +105,7 @@ class ForceLoss:
                 "forces-not-known",
                 "the loss cannot include forces for this data set",
                 seen=f"samples without {', '.join(absent)}" if absent else "no force coefficient",
-                expected="task.scalars and samples with the keys it names, or cases whose map has forces and axes",
+                expected="samples with the keys that task.scalars names, or cases whose map has forces and axes",
                 fix="task.force_weight=0",
             )
 
@@ -117,18 +117,18 @@ class ForceLoss:
             self._moments.setdefault(name, Moments(1)).add(value.numpy().reshape(1, 1))
 
     def fit(self) -> None:
-        """Compute the standard deviations over the added samples. A force that is equal in all samples gets no term."""
+        """Compute the standard deviations over the added samples; drop each force that is equal in all samples."""
         self.deviation = {name: float(own.deviation[0]) for name, own in self._moments.items()}
         self.deviation = {name: value for name, value in self.deviation.items() if value > 1e-12}
         self._moments = {}
 
     def kept(self, batch: Mapping[str, Tensor], scalars: Scalars) -> dict[str, Tensor]:
-        """Return the unscaled arrays that a prepared batch must contain for `errors`."""
+        """Return the unscaled arrays of a batch, which `errors` needs in the prepared batch."""
         needed = {key for name in self.deviation for key in scalars[name].needed_keys()}
         return {PHYSICAL + key: batch[key] for key in needed if key in batch}
 
     def errors(self, differences: Mapping[str, Tensor], prepared: Mapping[str, Tensor], scalars: Scalars) -> Tensor:
-        """Return the loss term of each sample, (B,), from the fields' errors (B, N, C) in physical units."""
+        """Return the loss of each sample, (B,); `differences` are the fields' errors (B, N, C) in physical units."""
         batch = {key.removeprefix(PHYSICAL): value for key, value in prepared.items() if key.startswith(PHYSICAL)}
         terms = [
             (mean_force(differences, batch, scalars[name]) / deviation).square()
@@ -145,13 +145,13 @@ MEASURES = {
     "floor_r2": Metric("floor_r2", label="R² of the true field", score=True),
     "floor_mae": Metric("floor_mae", label="mean error of the true field"),
 }
-"""The measures of how well a scalar is predicted; errors have the scalar's unit."""
+"""The measures of how well a scalar is predicted; measures of error have the unit of the scalar."""
 UNDEFINED = ("r2", "spearman", "mae", "max")
-"""The measures that are listed without a value if a scalar's truth is not known for every sample."""
+"""The measures that reports list without a value if a scalar cannot be measured."""
 
 
 def scalar_metrics(name: str, unit: str) -> Iterator[Metric]:
-    """Yield the metrics of a scalar with the given unit."""
+    """Yield the metrics of a scalar; its unit is that of the metrics of error."""
     for key, measure in MEASURES.items():
         own = unit if key in ("mae", "max", "floor_mae") else ""
         yield replace(measure, name=f"{name}/{key}", unit=own, of=name, measure=key)
@@ -162,7 +162,7 @@ Measures = dict[str, float | None]
 
 
 def measure_scalars(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, tuple[Measures, str]]:
-    """Return the measures of each scalar and output of the case over all samples, and why some are undefined."""
+    """Return {scalar or output of the case: (measures over all samples, why measures are undefined or "")}."""
     labels = (label for name in task.case_fields for label in task.case_labels(name))
     found: dict[str, tuple[Measures, str]] = {}
     for name in (*task.scalars, *labels):
@@ -177,7 +177,7 @@ def measure_scalars(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> di
 
 
 def scalar_facts(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """Return facts about each scalar and output: why measures are undefined, and the air and area of coefficients."""
+    """Return facts about each scalar and output: why measures are undefined, and a coefficient's air and area."""
     facts: dict[str, dict[str, Any]] = {}
     for name, (_, note) in measure_scalars(task, samples).items():
         facts[name] = {"note": note} if note else {}
@@ -188,7 +188,7 @@ def scalar_facts(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[
 
 
 def reference_facts(scalar: ForceCoefficientConfig, area: str) -> dict[str, Any]:
-    """Return the values that define a force coefficient; `area` describes its reference area."""
+    """Return the settings that define a force coefficient, with `area` as the description of its reference area."""
     return {
         "dynamic_pressure": scalar.dynamic_pressure,
         "density": scalar.density,
@@ -205,10 +205,10 @@ def measure_scalar(
     """Measure how well a scalar is predicted over the samples of a split.
 
     prediction, truth: (S,), the scalar of the predicted fields, and its true value.
-    integral_of_truth: (S,), the same integral over the true field. With these points, no model can have a smaller error
-    than this integral. None if the truth itself is that integral, so that its error is unknown.
-    Return r2, spearman, mae and max of the error, floor_r2 and floor_mae (for the true field's integral), each None if
-    undefined; and the reason why measures are undefined, "" if all are defined.
+    integral_of_truth: (S,), the scalar of the true fields at the same points, whose error no model can undercut. None:
+    the truth is this integral, so the error of the integral is unknown.
+    Return r2, spearman, mae and max of the error, and floor_r2 and floor_mae of the integral, each None if undefined.
+    Also return the reason why measures are undefined, or "" if all are defined.
     """
     if lost := int((~np.isfinite(prediction)).sum()):
         note = f"it is undefined: the prediction is not a number for {lost} of {len(prediction)} samples"
@@ -231,28 +231,28 @@ def measure_scalar(
 
 
 def varies(values: np.ndarray, error: np.ndarray | float = 0.0) -> bool:
-    """Return whether values (S,) differ by more than rounding errors, relative to the values and to `error` (S,)."""
-    # The lift of bodies without lift, for example, is only rounding error and cannot be ranked.
+    """Return whether values (S,) differ by more than rounding, which is judged by the values and by `error` (S,)."""
+    # For example, the lift of bodies without lift is only rounding error and cannot be ranked.
     least = 1e-20 * (values**2).sum() + 1e-12 * np.square(error).sum()
     return float(((values - values.mean()) ** 2).sum()) > float(least)
 
 
 def r_squared(prediction: np.ndarray, truth: np.ndarray) -> float | None:
-    """Return the coefficient of determination, 1 − Σ(y − ŷ)² / Σ(y − ȳ)²; None if the truth does not vary."""
+    """Return the coefficient of determination, 1 − Σ(y − ŷ)² / Σ(y − ȳ)², or None if the truth does not vary."""
     if not varies(truth, truth - prediction):
         return None
     return 1.0 - float(((truth - prediction) ** 2).sum()) / float(((truth - truth.mean()) ** 2).sum())
 
 
 def spearman(prediction: np.ndarray, truth: np.ndarray) -> float | None:
-    """Return Spearman's rank correlation; None if the prediction or the truth does not vary."""
+    """Return Spearman's rank correlation, or None if the prediction or the truth does not vary."""
     if not varies(truth) or not varies(prediction):
         return None
     return float(np.corrcoef(_ranks(prediction), _ranks(truth))[0, 1])
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Return the rank of each value (S,), the mean rank for ties; importing scipy.stats would take 0.4 s."""
+    """Return the rank of each value (S,), with mean ranks for ties, without scipy.stats, whose import takes 0.4 s."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     mean_rank: np.ndarray = np.cumsum(count) - (count - 1) / 2
     return mean_rank[place]

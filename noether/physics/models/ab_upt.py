@@ -1,7 +1,7 @@
 """AB-UPT: the anchors of all sets of points exchange information, and any number of queries attend to the anchors.
 
-Anchored-Branched Universal Physics Transformer, Alkin et al. 2025 (arXiv 2502.09692). Read from top to bottom:
-`attend` passes the anchors through geometry, physics and branch blocks; `decode` passes queries through them.
+The source is the Anchored-Branched Universal Physics Transformer, Alkin et al. 2025 (arXiv 2502.09692). `attend` passes
+the anchors through geometry, physics and branch blocks; `decode` passes the queries through the same blocks.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ BySet = dict[str, KeysValues]
 
 @dataclass(frozen=True)
 class Attended:
-    """The keys and values that queries attend to: those of the geometry and, per block and query set, of anchors."""
+    """The keys and values that queries attend to: of the geometry and, for each block and query set, of anchors."""
 
     geometry: KeysValues
     physics: list[BySet]
@@ -39,16 +39,16 @@ class Attended:
 
 
 class ABUPT(AnchoredModel, GeometryModel):
-    """Predict fields at points, and outputs of the case, from geometry and anchors.
+    """A model that predicts fields at points, and outputs of the case, from geometry and anchors.
 
-    Keys and values come from anchors alone and queries are never attended to, so each query's prediction is independent
-    of the other queries. A query at an anchor's place gets the anchor's prediction. Without `anchor_…` entries in the
-    batch, all points are anchors. With the defaults, the model has 7,007,236 parameters.
+    No point attends to a query, so the prediction at a query does not depend on the other queries. A query at the place
+    of an anchor gets the anchor's prediction. If the batch has no `anchor_…` entries, all points are anchors. With the
+    defaults, the model has 7,007,236 parameters.
 
-    dim, heads, layout: as for PointModel, for RoPE on three axes; supernodes, radius, max_neighbours: as for Pooling.
-    geometry_depth: number of transformer blocks among the supernodes.
-    physics_depth: pairs of blocks shared by all sets. The first of a pair attends to a set's own anchors, the second to
-    the other sets' anchors (its own if it is the only set). One more block of the first kind follows.
+    dim, heads, layout: as for PointModel with rotary positions; supernodes, radius, max_neighbours: as for Pooling.
+    geometry_depth: number of transformer blocks over the supernodes.
+    physics_depth: number of pairs of blocks that all sets share. In the first block of a pair, a set attends to its own
+    anchors; in the second, to the anchors of the other sets, if any. One more block of the first kind follows.
     branch_depth: number of blocks with separate weights for each set.
     """
 
@@ -76,7 +76,7 @@ class ABUPT(AnchoredModel, GeometryModel):
         self._initialise()
 
     def attend(self, context: Batch) -> tuple[Latent, Batch]:
-        """Return the latent that queries read, and the fields at the anchors themselves.
+        """Return the latent that queries read, and the fields at the anchors.
 
         context: `geometry_points` (B, Ng, 3), and the anchors of every set of the layout, such as `surface_points` (B,
         As, 3) and `volume_points` (B, Av, 3), each with a mask if some points are padding.
@@ -113,7 +113,7 @@ class ABUPT(AnchoredModel, GeometryModel):
         return Latent(Attended(geometry, physics, branch), condition, pooled), self._fields(tokens)
 
     def decode(self, latent: Latent, queries: Batch) -> Batch:
-        """Decode the latent: return the fields at the points (B, N, 3) that `queries` has for each set of points."""
+        """Decode the latent: return the fields at the points (B, N, 3) of each set in `queries`."""
         read: Attended = latent.read
         tokens, tables = self._tokens(queries, read.geometry, latent.condition)
         for name, x in tokens.items():
@@ -125,7 +125,7 @@ class ABUPT(AnchoredModel, GeometryModel):
         return self._fields(tokens)
 
     def _tokens(self, batch: Batch, geometry: KeysValues, condition: Tensor | None) -> tuple[Batch, Batch]:
-        """Return each set's tokens after they have read the geometry, and their rotary tables."""
+        """Return each set's tokens, which have read the geometry, and each set's rotary table."""
         tokens, tables = {}, {}
         for name in present(batch, self.layout):
             own, tables[name] = self._set_tokens(batch, name, self.point_mlp[name])

@@ -1,7 +1,7 @@
-"""A point-wise MLP whose layers are scaled and shifted by the case: the small model, for tens to hundreds of cases.
+"""A small model for tens to hundreds of cases: a point-wise MLP whose layers each case scales and shifts.
 
-It is a neural field conditioned by FiLM (Perez et al. 2018, arXiv 1709.07871) on the case's parameters or shape. It has
-no attention, so an update is cheap and needs only a few hundred points of many cases.
+It is a neural field, conditioned by FiLM (Perez et al. 2018, arXiv 1709.07871) on the parameters or shape of a case. It
+has no attention, so an update is cheap and needs only a few hundred points of many cases.
 """
 
 import torch
@@ -11,21 +11,21 @@ from noether.core.data.layout import CAR_FLOW, Layout
 from noether.physics.models.points import Batch, Latent, PointModel, mean_token, present
 
 HALF_DOMAIN = 500.0
-"""Half the domain's length: positions arrive scaled to 0..1000, and the network reads them as -1..1."""
+"""Half the length of the domain in the model's units: the network maps positions from 0..1000 to -1..1."""
 
 
 class PointwiseMLP(PointModel):
-    """Predict fields at points, each from its own position, and outputs of the case.
+    """A model that predicts fields at each point from the position and the case, and outputs of the case.
 
     dim, depth: channels and number of the hidden layers; layout: as for PointModel.
-    case_dim: channels of the embedding that scales and shifts the layers; few, so that tens of cases are not memorised.
-    octaves: number of sine-cosine pairs of each coordinate that the first layer reads besides the coordinate. The
-    first pair is half a wave over the domain; each further pair has half the wavelength of the pair before it.
-    shape: whether to read the geometry's points too. Two layers map each point to features, which are averaged (as in
-    PointNet, Qi et al. 2017, arXiv 1612.00593). None: only if cases have no parameters to distinguish them.
+    case_dim: channels of the embedding that scales and shifts the layers; with few, tens of cases are not memorised.
+    octaves: number of sine-cosine pairs per coordinate that the first layer reads besides the coordinate. The first
+    pair is half a wave over the domain, and each further pair has half the wavelength of the previous pair.
+    shape: whether to read the geometry's points; None: only if cases have no parameters. Two layers map each point to
+    features, which are averaged (as in PointNet, Qi et al. 2017, arXiv 1612.00593).
     """
 
-    points_per_update = 64  # From many cases: more points of one case add little information.
+    points_per_update = 64  # An update reads many cases; more points of one case would add little information.
     geometry_points = 512
 
     def __init__(
@@ -39,7 +39,7 @@ class PointwiseMLP(PointModel):
         layout: Layout = CAR_FLOW,
     ) -> None:
         super().__init__(layout, dim, 1, rotary=False, depth=depth, case_dim=case_dim)
-        if layout.case_outputs:  # Without a norm, which would hide how unusual a case's parameters are.
+        if layout.case_outputs:  # This head has no norm, which would hide how unusual a case's parameters are.
             self.case_head = nn.Sequential(nn.Linear(dim, sum(layout.case_outputs.values())))
         self.octaves = octaves
         read = 3 * (1 + 2 * octaves)
@@ -53,19 +53,19 @@ class PointwiseMLP(PointModel):
         self.case = nn.Sequential(nn.Linear(known, case_dim), nn.GELU(), nn.Linear(case_dim, case_dim), nn.GELU())
         self.modulations = nn.ModuleList(nn.Linear(case_dim, 2 * dim) for _ in range(depth))
         for parameter in self.modulations.parameters():
-            nn.init.zeros_(parameter)  # Initially the case does not scale or shift any layer.
+            nn.init.zeros_(parameter)  # At first, the case does not scale or shift any layer.
         self.head = nn.Linear(dim, sum(layout.width(points) for points in layout.outputs)) if layout.outputs else None
 
     @classmethod
     def needs(cls, layout: Layout) -> tuple[str, ...]:
-        """Return the key of the points that show the shape, if cases have no parameters."""
+        """Return the key of the geometry's points if cases have no parameters; else no key."""
         return () if layout.parameters else ("geometry_points",)
 
     def encode(self, batch: Batch) -> Latent:
-        """Return the latent of a case, computed from its parameters and shape.
+        """Compute the latent of a case from its parameters and its shape.
 
-        batch: the layout's parameters; if the shape is read, `geometry_points` (B, Ng, 3) and, if some points are
-        padding, `geometry_mask` (B, Ng).
+        batch: the layout's parameters; if the model reads the shape, also `geometry_points` (B, Ng, 3) and, if some
+        points are padding, `geometry_mask` (B, Ng).
         ValueError: an input of the model is not in the batch.
         """
         known, pooled = [], []
@@ -81,7 +81,7 @@ class PointwiseMLP(PointModel):
         return Latent(torch.cat(known, dim=-1).unsqueeze(1), None, torch.stack(pooled).sum(dim=0))
 
     def decode(self, latent: Latent, queries: Batch) -> Batch:
-        """Decode the latent: return the fields at the points (B, N, 3) that `queries` has for each set of points."""
+        """Decode the latent: return the fields at the points (B, N, 3) of each set in `queries`."""
         assert self.head is not None, "a layout without fields has nothing to decode"
         tokens = {
             points: self._with_features(queries, points, self.embedding[points](self._waves(queries[points])))
@@ -96,7 +96,7 @@ class PointwiseMLP(PointModel):
         return self._by_shared_layers(self._in_parameter_precision(x), sizes, self.head)
 
     def _waves(self, points: Tensor) -> Tensor:
-        """Return coordinates (..., 3), scaled to -1..1, with their sines and cosines: (..., 3 · (1 + 2 · octaves))."""
+        """Scale coordinates (..., 3) to -1..1 and append their sines and cosines: (..., 3 · (1 + 2 · octaves))."""
         x = self._in_position_precision(points) / HALF_DOMAIN - 1
         octaves = torch.arange(self.octaves, device=x.device, dtype=x.dtype)
         phases = (x.unsqueeze(-1) * (torch.pi / 2 * 2**octaves)).flatten(-2)

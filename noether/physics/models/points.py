@@ -1,4 +1,4 @@
-"""Base classes of models of fields: a latent is computed once and read by any number of query points."""
+"""Base classes of the models of fields, which compute a latent once and read it at any number of query points."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,19 +37,19 @@ class Latent:
 class PointModel(nn.Module):
     """A model that predicts the fields of its layout at query points, and outputs of the whole case.
 
-    `encode` computes a latent, and `decode` predicts at queries from it. Each prediction is independent of the other
-    queries, so that queries can come in any order and in chunks of any size. Positions arrive scaled isotropically to
-    about 0..1000. Samples with different numbers of points are padded to form a batch: `<set>_mask` (B, N) is True for
-    real points, and absent if all points are real. Predictions at padding are meaningless.
+    `encode` computes a latent, from which `decode` predicts at queries. A prediction does not depend on the other
+    queries, so queries can come in any order and in chunks of any size. Positions are scaled isotropically to about
+    0..1000. Samples with different numbers of points are padded to form a batch: `<set>_mask` (B, N) is True for real
+    points, and it is absent if all points are real. Predictions at padding are meaningless.
 
-    layout: the fields, features, parameters and outputs of a case. Weights are made only for entries that the layout
-    has, so that the published models keep their sizes.
+    layout: the fields, features, parameters and outputs of a case. The model makes weights only for entries of the
+    layout, so that published models keep their sizes.
     dim: channels of a token.
     heads: number of attention heads; must divide `dim`.
-    rotary: whether the model uses rotary positions; then a head's number of channels must be even and at least 6.
+    rotary: whether the model uses rotary positions; if so, dim / heads must be even and at least 6.
     counts: the other options (depths, slices, …) by name; each must be at least 1 or None.
-    RequestError, naming the setting to change: the options do not fit each other, or the model cannot serve the layout.
-    A run's configuration has already been checked by the same rules.
+    RequestError: the options do not fit each other, or the model cannot serve the layout; it names a setting to change.
+    The configuration of a run is checked by the same rules before the model is built.
     """
 
     reads_masks = True
@@ -79,21 +79,21 @@ class PointModel(nn.Module):
 
     @classmethod
     def check_layout(cls, layout: Layout) -> None:
-        """Raise RequestError if this model cannot serve a layout. Default: every layout is accepted."""
+        """Raise RequestError if this model cannot serve a layout; by default, never raise."""
 
     def encode(self, batch: Batch) -> Latent:
-        """Return the latent that queries read, from a prepared batch."""
+        """Compute the latent that queries read, from a prepared batch."""
         raise NotImplementedError
 
     def decode(self, latent: Latent, queries: Batch) -> Batch:
-        """Return the fields at the query points of `queries`, from the latent that `encode` returned."""
+        """Predict the fields at the points of each set in `queries`, from the latent that `encode` returned."""
         raise NotImplementedError
 
     def forward(self, batch: Batch) -> Batch:
         """Predict the fields at the query points, and the outputs of the case.
 
-        Return each field (B, N, C) of the sets of points in the batch and each output of the case (B, C), in the unit
-        of the targets, which are normally standardised.
+        Return the fields (B, N, C) of each set of points in the batch and the outputs of the case (B, C), scaled like
+        the targets, which are normally standardised.
         ValueError: an input of the model is not in the batch.
         """
         latent = self.encode(batch)
@@ -101,7 +101,7 @@ class PointModel(nn.Module):
         return {**fields, **self.case_outputs(latent)}
 
     def forward_in_chunks(self, batch: Batch, chunk_size: int) -> Batch:
-        """Run `forward` with at most `chunk_size` queries at a time, to bound memory; the result is the same."""
+        """Return the result of `forward`, computed for at most `chunk_size` queries at a time to bound memory."""
         latent = self.encode(batch)
         decode = partial(checkpoint, self.decode, use_reentrant=False) if torch.is_grad_enabled() else self.decode
         parts: dict[str, list[Tensor]] = {}
@@ -112,16 +112,16 @@ class PointModel(nn.Module):
         return {name: torch.cat(values, dim=1) for name, values in parts.items()} | self.case_outputs(latent)
 
     def case_outputs(self, latent: Latent) -> Batch:
-        """Return the outputs of the whole case, each (B, C), from the pooled latent; {} if the layout has none."""
+        """Predict the outputs of the whole case, each (B, C), from the pooled latent; {} if the layout has none."""
         if self.case_head is None:
             return {}
         pooled = self._in_parameter_precision(latent.pooled)
         return split_channels(in_full_precision(pooled, self.case_head), self.layout.case_outputs)
 
     def _by_shared_layers(self, x: Tensor, sizes: Mapping[str, int], *layers: nn.Module) -> Batch:
-        """Apply the same layers to the concatenated tokens (B, N, dim) of several sets; return the fields of each set.
+        """Apply layers to the concatenated tokens (B, N, dim) of several sets; return the fields of each set.
 
-        The last layer outputs the channels of all fields of all sets, concatenated in the order of the layout.
+        The last layer outputs the channels of all sets' fields in the order of the layout; a set keeps its own.
         """
         predictions: Batch = {}
         widths = {points: self.layout.width(points) for points in self.layout.outputs}
@@ -132,14 +132,14 @@ class PointModel(nn.Module):
 
     @property
     def conditioned(self) -> bool:
-        """Return whether the blocks are conditioned on the parameters of a case."""
+        """Whether the blocks are conditioned on the parameters of a case."""
         return bool(self.layout.parameters)
 
     def _condition(self, batch: Batch) -> Tensor | None:
         return None if self.parameter_embedding is None else self.parameter_embedding(batch)
 
     def _with_features(self, batch: Batch, points: str, embedded: Tensor) -> Tensor:
-        """Add the embedding of a set's further inputs, each (B, N) or (B, N, C), to the embedding of its positions."""
+        """Add the embedding of a set's inputs, each (B, N) or (B, N, C), to `embedded`, its embedded positions."""
         if points not in self.features:
             return embedded
         keys = self.layout.features[points]
@@ -152,13 +152,13 @@ class PointModel(nn.Module):
         return out
 
     def _set_tokens(self, batch: Batch, points: str, mlp: nn.Module) -> tuple[Tensor, Tensor]:
-        """Return a set's tokens (B, N, dim), which `mlp` makes from positions and inputs, and their rotary table."""
+        """Return a set's tokens (B, N, dim), made by `mlp` from positions and inputs, and the set's rotary table."""
         positions = self._in_position_precision(batch[points])
         tokens = mlp(self._with_features(batch, points, self._embed(positions)))
         return self._in_parameter_precision(tokens), rotary_table(positions, self.head_dim)
 
     def _sequence(self, batch: Batch, mlps: nn.ModuleDict) -> tuple[Tensor, Tensor, dict[str, int]]:
-        """Return the points of all sets as one sequence: tokens, rotary table, and the number of points per set."""
+        """Join the points of all sets to one sequence; return its tokens, its rotary table and the size of each set."""
         sets = {points: self._set_tokens(batch, points, mlps[points]) for points in present(batch, self.layout)}
         tokens, tables = (torch.cat(parts, dim=1) for parts in zip(*sets.values(), strict=True))
         return tokens, tables, {points: own.shape[1] for points, (own, _) in sets.items()}
@@ -167,12 +167,12 @@ class PointModel(nn.Module):
         return sincos_embedding(points, self.dim).to(self._dtype)
 
     def _in_position_precision(self, points: Tensor) -> Tensor:
-        # At least float32, which positions of 0..1000 need; float64 in a float64 model.
+        # Positions of 0..1000 need at least float32; a float64 model takes them in float64.
         return points.to(torch.promote_types(self._dtype, torch.float32))
 
     def _in_parameter_precision(self, tokens: Tensor) -> Tensor:
-        # Under autocast a Linear returns bfloat16, whose 8 bits would lose small updates in a sum over 24 blocks.
-        # Therefore the residual stream stays in the parameters' precision; the matrix products do not.
+        # Under autocast, a Linear returns bfloat16, whose 8 bits would lose small terms of a sum over 24 blocks.
+        # Therefore the residual stream stays in the precision of the parameters, unlike the matrix products.
         return tokens.to(self._dtype)
 
     @property
@@ -183,36 +183,36 @@ class PointModel(nn.Module):
 class AnchoredModel(PointModel):
     """A model whose points attend to the batch's anchors or, if there are none, to each other.
 
-    A set's anchors are the batch's entries `anchor_<set>_…`, such as `anchor_surface_points`; without them, all points
-    of the set are anchors. In evaluation, a set has as many anchors as it has points in training, so that attention
-    covers as many points as in training, no matter how many points are predicted.
+    The anchors of a set are the entries `anchor_<set>_…` of the batch, such as `anchor_surface_points`; without these
+    entries, all points of the set are anchors. In evaluation, the number of a set's anchors is its number of points in
+    training, so that attention covers equally many points, no matter how many points are predicted.
     """
 
     @classmethod
     def check_layout(cls, layout: Layout) -> None:
-        """Raise RequestError if a layout has no set of points: there would be nothing to attend to."""
+        """Raise RequestError if a layout has no set of points, because attention needs points."""
         if not layout.outputs:
             raise RequestError(
                 "no-points-to-attend",
-                f"{cls.__name__} attends among the points at which fields are predicted, but there are none",
+                f"{cls.__name__} needs a field at points, but task.fields has only outputs of the whole case",
                 seen=f"task.fields of the whole case only: {', '.join(layout.case_outputs)}",
                 expected="a field at surface_points or volume_points, or a model that reads the geometry alone",
                 fix="model=upt",
             )
 
     def attend(self, context: Batch) -> tuple[Latent, Batch]:
-        """Return the latent, and the fields at the points of `context` themselves, which attend to each other."""
+        """Return the latent, and the fields at the points of `context`, which attend to each other."""
         raise NotImplementedError
 
     def encode(self, batch: Batch) -> Latent:
-        """Return the latent that queries read, made from the batch's anchors or, for sets without any, all points."""
+        """Compute the latent that queries read, from the anchors or, for a set without anchors, from all points."""
         anchors = {key.removeprefix(ANCHOR): value for key, value in batch.items() if key.startswith(ANCHOR)}
         replaced = tuple(key.removesuffix("points") for key in anchors if key in self.layout.outputs)
         kept = {key: value for key, value in batch.items() if not key.startswith((ANCHOR, *replaced))}
         return self.attend({**kept, **anchors})[0]
 
     def forward(self, batch: Batch) -> Batch:
-        """Predict as `PointModel.forward` does; without anchors, a single pass encodes and predicts."""
+        """Predict as `PointModel.forward` does. If the batch has no anchors, a single pass encodes and predicts."""
         if any(key.startswith(ANCHOR) for key in batch):
             return super().forward(batch)
         latent, fields = self.attend(batch)
@@ -220,24 +220,24 @@ class AnchoredModel(PointModel):
 
 
 class SequenceModel(AnchoredModel):
-    """A model that passes all sets of points, as one sequence, through its blocks and through one head for all fields.
+    """A model that passes the points of all sets, as one sequence, through its blocks and a common head.
 
-    The blocks have `with_keys_values` and `read` as in TransformerBlock.
+    The blocks have methods `with_keys_values` and `read` like those of TransformerBlock.
     """
 
     def _build(self, blocks: Iterable[nn.Module]) -> None:
-        """Make the layers after the model's embedding of points, and initialise all weights."""
+        """Make the layers that follow the embedding of points, and initialise all weights of the model."""
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(self.dim)
         self.head = nn.Linear(self.dim, sum(self.layout.width(points) for points in self.layout.outputs))
         self.apply(initialise_linear)
 
     def _tokens(self, batch: Batch) -> tuple[Tensor, Tensor | None, dict[str, int]]:
-        """Return tokens (B, N, dim) of all sets, their rotary table (None without RoPE), and the points per set."""
+        """Return the tokens (B, N, dim) of all sets, their rotary table (None without RoPE) and the sets' sizes."""
         raise NotImplementedError
 
     def attend(self, context: Batch) -> tuple[Latent, Batch]:
-        """Return the latent with each block's keys and values, and the fields at the points of `context` themselves."""
+        """Return the latent with each block's keys and values, and the fields at the points of `context`."""
         x, table, sizes = self._tokens(context)
         mask = joined_masks([mask_of(context, points) for points in sizes], list(sizes.values()))
         condition, read = self._condition(context), []
@@ -247,7 +247,7 @@ class SequenceModel(AnchoredModel):
         return Latent(read, condition, mean_token(x, mask)), self._by_shared_layers(x, sizes, self.norm, self.head)
 
     def decode(self, latent: Latent, queries: Batch) -> Batch:
-        """Return the fields at the points (B, N, 3) of each set of the layout in `queries`, from the latent."""
+        """Decode the latent: return the fields at the points (B, N, 3) of each set in `queries`."""
         x, table, sizes = self._tokens(queries)
         for block, attended_to in zip(blocks_of(self.blocks), latent.read, strict=True):
             x = block.read(x, attended_to, table, latent.condition)
@@ -263,7 +263,7 @@ def present(batch: Batch, layout: Layout) -> list[str]:
 
 
 def joined_masks(masks: Sequence[Tensor | None], counts: Sequence[int]) -> Tensor | None:
-    """Return the masks (…, N) of several sets of points, concatenated; None if no set has padding."""
+    """Concatenate the masks (…, N) of several sets of points, each None without padding; None if all are None."""
     like = next((mask for mask in masks if mask is not None), None)
     if like is None:
         return None
@@ -273,7 +273,7 @@ def joined_masks(masks: Sequence[Tensor | None], counts: Sequence[int]) -> Tenso
 
 
 def in_full_precision(x: Tensor, *layers: nn.Module) -> Tensor:
-    """Apply the last layers outside autocast, because bfloat16 would add a rounding error of 0.2 % to predictions."""
+    """Apply a model's last layers without autocast: bfloat16 would add a rounding error of 0.2 % to predictions."""
     with torch.autocast(x.device.type, enabled=False):
         for layer in layers:
             x = layer(x)
@@ -281,19 +281,19 @@ def in_full_precision(x: Tensor, *layers: nn.Module) -> Tensor:
 
 
 def split_channels(values: Tensor, widths: Mapping[str, int]) -> Batch:
-    """Split the channels (…, C) into several quantities, by name."""
+    """Split an array (…, C) by channels into named quantities; `widths` maps names to numbers of channels."""
     return dict(zip(widths, values.split(list(widths.values()), dim=-1), strict=True))
 
 
 def mean_token(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean (B, dim) of the real tokens among (B, N, dim)."""
+    """Return the mean (B, dim) of the tokens (B, N, dim) without padding."""
     if mask is None:
         return tokens.mean(dim=1)
     return tokens.masked_fill(~mask.unsqueeze(-1), 0).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def blocks_of(modules: nn.Module) -> Iterable[Any]:
-    """Return the modules of a list, typed as Any."""
+    """Return the modules of a ModuleList, typed as Any for calls to their methods."""
     return cast(Iterable[Any], modules)
 
 
@@ -308,10 +308,10 @@ def _chunks(batch: Batch, points: str, chunk_size: int) -> Iterator[Batch]:
 class Pooling(NamedTuple):
     """The settings for pooling the geometry's points into tokens.
 
-    supernodes: number of geometry points that become supernodes: the *first* ones, which is a random choice because
-    data sets give geometry points in random order. None: all of them.
+    supernodes: number of geometry points that become supernodes; None: all points. The first points are taken, which is
+    a random choice because data sets give geometry points in random order.
     radius: radius within which a supernode gathers geometry points, in the unit of the scaled positions.
-    max_neighbours: largest number of points that a supernode gathers, the nearest ones.
+    max_neighbours: maximum number of points that a supernode gathers; the nearest points are taken.
     """
 
     supernodes: int | None
@@ -320,9 +320,9 @@ class Pooling(NamedTuple):
 
 
 class GeometryModel(PointModel):
-    """A model that reads the shape as points of the geometry, pooled into supernodes.
+    """A model that reads the shape as points of the geometry, which it pools into supernodes.
 
-    layout, dim, heads: as for PointModel; depths: numbers of blocks, by the option's name.
+    layout, dim, heads: as for PointModel; depths: number of blocks by the name of the option, such as encoder_depth.
     """
 
     def __init__(self, layout: Layout, dim: int, heads: int, pooling: Pooling, **depths: int) -> None:
@@ -340,19 +340,19 @@ class GeometryModel(PointModel):
         return nn.ModuleList(kind(self.dim, self.heads, conditioned=self.conditioned) for _ in range(count))
 
     def _initialise(self) -> None:
-        """Initialise all weights, and set the norms' eps."""
+        """Initialise all weights, and set the eps of the norms."""
         self.apply(initialise_linear)
         publish_norms(self)
 
     @classmethod
     def needs(cls, layout: Layout) -> tuple[str, ...]:
-        """Return the key of the points that show the shape."""
+        """Return the key of the geometry's points, which show the shape."""
         return ("geometry_points",)
 
     def _encode_geometry(
         self, batch: Batch, blocks: nn.ModuleList, condition: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the supernodes' tokens (B, supernodes, dim) after the blocks, their rotary table and mask."""
+        """Pool the geometry and apply the blocks; return the supernodes' tokens (B, N, dim), rotary table and mask."""
         points, mask = self._in_position_precision(batch["geometry_points"]), batch.get("geometry_mask")
         supernodes = count_supernodes(self.supernodes, points.shape[1])
         tokens = self._in_parameter_precision(self.pooling(points, self._embed(points), supernodes, mask))
@@ -364,7 +364,7 @@ class GeometryModel(PointModel):
 
 
 def count_supernodes(wanted: int | None, available: int) -> int:
-    """Return the number of supernodes to use. ValueError: fewer geometry points are available than wanted."""
+    """Return the wanted number of supernodes, or all if None. ValueError: there are fewer geometry points."""
     if wanted is not None and available < wanted:
         raise ValueError(
             f"{wanted} supernodes cannot be taken from {available} geometry points: "

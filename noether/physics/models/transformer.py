@@ -1,7 +1,7 @@
-"""Transformer: every point is a token that attends to all others. It is the reference for the other models.
+"""Transformer: every point is a token and attends to all points. The other models are compared with it.
 
-Vaswani et al. 2017 (arXiv 1706.03762), pre-norm, with sine-cosine and rotary positions. The points of surface and
-volume form one sequence. There is no geometry branch: the surface points show the shape.
+The source is Vaswani et al. 2017 (arXiv 1706.03762); the norms come first, and positions are sine-cosine and rotary.
+The points of surface and volume form one sequence. There is no geometry branch: the surface points show the shape.
 """
 
 from torch import Tensor, nn
@@ -12,12 +12,12 @@ from noether.physics.models.points import SequenceModel
 
 
 class Transformer(SequenceModel):
-    """Predict fields at points by attention among all points.
+    """A model that predicts fields at points by attention among all points.
 
-    If the batch has anchors, points attend only to them, so that the model behaves as in training at any resolution.
+    If the batch has anchors, points attend only to anchors, so that the model works at any resolution as in training.
     With the defaults, the model has 5,487,748 parameters.
 
-    dim, heads, layout: as for PointModel, for RoPE on three axes; depth: number of transformer blocks.
+    dim, heads, layout: as for PointModel with rotary positions; depth: number of transformer blocks.
     """
 
     def __init__(self, dim: int = 192, heads: int = 3, depth: int = 12, layout: Layout = CAR_FLOW) -> None:

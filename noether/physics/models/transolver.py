@@ -1,7 +1,7 @@
 """Transolver: points are grouped into a few slices of similar physical state, and the slices attend to each other.
 
-Wu et al. 2024 (arXiv 2402.02366), in its ShapeNet-Car form: all points of surface and volume form one cloud. Each
-point has its position, its distance to the surface and the direction away from the surface.
+The source is Wu et al. 2024 (arXiv 2402.02366), in the form for ShapeNet-Car: the points of surface and volume form one
+cloud. The inputs at a point are its position, its distance to the surface, and the direction away from the surface.
 """
 
 from collections.abc import Iterable
@@ -21,11 +21,11 @@ FIRST_TEMPERATURE = 0.5
 
 
 class SliceAttention(nn.Module):
-    """Points are softly assigned to slices, the slices' means attend to each other, and each point reads the slices.
+    """Attention between slices: points are softly assigned to slices, and each point reads the slices' tokens.
 
-    x_h and f_h are a head's parts of two projections. Then w = softmax(W·x_h / τ) over the slices, and
+    In each head h, let x_h and f_h be two projections of the points. Then w = softmax(W·x_h / τ) over the slices, and
     token_g = Σ w_g·f_h / (Σ w_g + 1e-5) over the points. The tokens attend to each other, and each point gets
-    Σ_g w_g·token_g. W and the tokens' projections are shared by the heads; each head has its own τ. The cost is
+    Σ_g w_g·token_g. The heads share W and the projections of the tokens, but each head has its own τ. The cost is
     linear in the number of points. Source: Transolver, Wu et al. 2024 (arXiv 2402.02366), section 3.2.
     dim, heads: as for PointModel; slices: number of slices per head.
     """
@@ -44,20 +44,20 @@ class SliceAttention(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def with_keys_values(self, x: Tensor, table: None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the points' values (batch, points, dim) after attention, and the slices' tokens for `read`."""
+        """Return the points' values (batch, points, dim) after attention, and the slices' tokens as input of `read`."""
         weights = self.slice_weights(x)
         tokens = self.slice_tokens(x, weights, mask)
         return self.scatter(weights, tokens), tokens
 
     def read(self, x: Tensor, tokens: Tensor, table: None) -> Tensor:
-        """Return the values (batch, points, dim) that points read from the slices of other points."""
+        """Return the values (batch, points, dim) that the points x read from the slices of other points."""
         return self.scatter(self.slice_weights(x), tokens)
 
     def slice_weights(self, x: Tensor) -> Tensor:
         """Return the weight of each point (batch, points, dim) in each slice, (batch, heads, points, slices)."""
         temperature = self.temperature.view(-1, 1, 1)
         with torch.autocast(x.device.type, enabled=False):
-            # The temperature divides the layer's weights, because there are far fewer of them than logits.
+            # The temperature divides the layer's weights instead of the logits, because there are far more logits.
             assigned = self.assigned.weight.unflatten(0, (self.heads, -1))
             assigned_bias = self.assigned.bias.view(self.heads, 1, -1)
             weight = self.slice.weight / temperature
@@ -73,9 +73,9 @@ class SliceAttention(nn.Module):
         return weights
 
     def slice_tokens(self, x: Tensor, weights: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the slices' tokens (batch, heads, slices, head_dim) after attention, from points and `slice_weights`.
+        """Return the slices' tokens (batch, heads, slices, head_dim) after the slices have attended to each other.
 
-        x: (batch, points, dim). mask: (batch, points), False for padding, which is ignored; None: no padding.
+        x: (batch, points, dim). weights: from `slice_weights`. mask: (batch, points), False for padding, or None.
         """
         if mask is not None:
             weights = weights * mask[:, None, :, None]
@@ -91,7 +91,7 @@ class SliceAttention(nn.Module):
         return F.scaled_dot_product_attention(self.query(tokens), self.key(tokens), self.value(tokens))
 
     def scatter(self, weights: Tensor, tokens: Tensor) -> Tensor:
-        """Return the values (batch, points, dim) that points read from the slices' tokens, by their weights."""
+        """Return the points' values (batch, points, dim): the mean of the slices' tokens with the points' weights."""
         if self._joined:
             output = self.output.weight.unflatten(1, (self.heads, -1)).permute(1, 2, 0)
             return torch.baddbmm(self.output.bias, self._of_points(weights), (tokens @ output).flatten(1, 2))
@@ -100,10 +100,10 @@ class SliceAttention(nn.Module):
 
     @property
     def _joined(self) -> bool:
-        """Return whether to merge each head's projections with the next matrix product, without splitting by head.
+        """Return whether each pass over the points is computed as one matrix product of width heads · slices.
 
-        Because Σ_n w_n (F x_n) = F Σ_n w_n x_n, and likewise for the other projections, each pass over the points is
-        one matrix product of width heads · slices. That is cheaper if a head has no more slices than channels.
+        This is possible because Σ_n w_n (F x_n) = F Σ_n w_n x_n, and likewise for the other projections. It is cheaper
+        if a head has no more slices than channels.
         """
         return self.slice.out_features <= self.slice.in_features
 
@@ -113,20 +113,20 @@ class SliceAttention(nn.Module):
 
     @staticmethod
     def _of_points(weights: Tensor) -> Tensor:
-        """Return a view of `slice_weights` (batch, heads, points, slices) as (batch, points, heads · slices)."""
+        """View the slice weights (batch, heads, points, slices) as (batch, points, heads · slices)."""
         return weights.transpose(1, 2).flatten(2)
 
 
 INPUTS = 7
 UNFITTED = {"input_mean": (500.0,) * 3 + (0.0,) * 4, "input_deviation": (100.0,) * 3 + (1.0,) * 4}
-"""The inputs' scaling before `fit_inputs`: positions of 0..1000 become about −5..5."""
+"""The scaling of the inputs before `fit_inputs` is called: it maps positions of 0..1000 to −5..5."""
 
 
 class Transolver(SequenceModel):
-    """Predict fields at points by attention among slices of all points.
+    """A model that predicts fields at points by attention between slices of all points.
 
-    If the batch has anchors, the slices are made of the anchors only. The seven inputs of a point are standardised over
-    the training split, as in the authors' code: `fit_inputs` stores their mean and standard deviation as buffers.
+    If the batch contains anchors, the slices are made of the anchors only. As in the authors' code, the seven inputs of
+    a point are standardised over the training split; `fit_inputs` stores their mean and standard deviation as buffers.
     With the defaults, the model has 3,860,804 parameters.
 
     dim, heads, layout: as for PointModel; depth: number of blocks; slices: number of slices per head.
@@ -152,19 +152,19 @@ class Transolver(SequenceModel):
         how = {"conditioned": self.conditioned}
         self._build(AttentionBlock(dim, SliceAttention(dim, heads, slices), mlp_ratio, **how) for _ in range(depth))
         for block in blocks_of(self.blocks):
-            # With weights as small as elsewhere, all slices would start nearly equal and first have to diverge.
+            # With weights as small as in other layers, all slices would be nearly equal at first.
             nn.init.orthogonal_(block.attention.slice.weight)
 
     @classmethod
     def needs(cls, layout: Layout) -> tuple[str, ...]:
-        """Return each set's key of the direction away from the surface and, off the surface, of the distance to it."""
+        """Return the keys of each set's direction away from the surface and, off the surface, distance to it."""
         return tuple(key for points in layout.outputs for key in _known_of(points))
 
     @torch.no_grad()
     def fit_inputs(self, samples: Iterable[Batch]) -> None:
-        """Compute mean and standard deviation of the inputs over prepared training samples, each a batch of one.
+        """Compute mean and standard deviation of the inputs over the prepared training samples, in batches of size 1.
 
-        Points of all sets have equal weight. A constant channel, such as a distance of 0, keeps its scale.
+        Points of all sets have equal weight. A constant channel, such as a distance of 0, is not divided.
         """
         moments = Moments(INPUTS)
         for sample in samples:
@@ -174,11 +174,11 @@ class Transolver(SequenceModel):
         self.input_deviation.copy_(torch.from_numpy(np.where(moments.spread == 0, 1.0, moments.spread)))
 
     def _tokens(self, batch: Batch) -> tuple[Tensor, None, dict[str, int]]:
-        """Return the tokens that the input MLP makes of every point's position, distance and direction.
+        """Return a token for every point, made by the input MLP from its position, distance and direction.
 
-        batch: `surface_points` (B, Ns, 3) with `surface_normals` (B, Ns, 3); other sets such as `volume_points` (B,
-        Nv, 3) with `volume_normals` (B, Nv, 3) and `volume_sdf` (B, Nv) in m; and a mask for each set with padding.
-        At least one set of the layout is needed.
+        batch: at least one set of the layout, such as `surface_points` (B, Ns, 3) with `surface_normals` (B, Ns, 3), or
+        `volume_points` (B, Nv, 3) with `volume_normals` (B, Nv, 3) and `volume_sdf` (B, Nv) in m; and a mask for each
+        set with padding.
         ValueError: an entry is missing.
         """
         sizes = {name: batch[name].shape[1] for name in present(batch, self.layout)}
@@ -190,7 +190,7 @@ class Transolver(SequenceModel):
         return self._in_parameter_precision(x), None, sizes
 
     def _point_inputs(self, batch: Batch, name: str) -> Tensor:
-        """Return (B, N, 7), standardised: xyz, the distance to the surface, the direction away from it."""
+        """Return the standardised inputs (B, N, 7): position, distance to the surface, direction away from it."""
         raw = self._raw_inputs(batch, name)
         return (raw - self.input_mean.to(raw.dtype)) / self.input_deviation.to(raw.dtype)
 
@@ -199,7 +199,7 @@ class Transolver(SequenceModel):
         if absent := [key for key in needed if key not in batch]:
             raise ValueError(f"Transolver reads {name} with {' and '.join(needed)}: no {', '.join(absent)}")
         points = self._in_position_precision(batch[name])
-        # In float32 or higher until standardised: half precision cannot distinguish 1000.0 from 1000.4.
+        # Until they are standardised, inputs need float32 or higher: bfloat16 would round 1000.4 to 1000.
         distance = points.new_zeros(*points.shape[:2], 1)  # For the surface's own points.
         if f"{prefix}_sdf" in needed:
             distance = batch[f"{prefix}_sdf"].to(points.dtype).reshape(distance.shape)
@@ -207,6 +207,6 @@ class Transolver(SequenceModel):
 
 
 def _known_of(points: str) -> list[str]:
-    """Return the keys that a set's points need: normals and, for sets other than the surface, the distance."""
+    """Return the keys of what must be known at a set's points: normals and, off the surface, the distance to it."""
     prefix = points.removesuffix("_points")
     return [f"{prefix}_normals"] + ([] if prefix == "surface" else [f"{prefix}_sdf"])

@@ -1,7 +1,6 @@
-"""UPT: the geometry is encoded as a latent of supernodes, from which the fields at any point are decoded.
+"""UPT: `encode` makes a latent of supernodes from the geometry, and `decode` predicts the fields at any point from it.
 
-Universal Physics Transformer, Alkin et al. 2024 (arXiv 2402.12365), in its ShapeNet-Car form. Read from top to bottom:
-`encode` computes the latent, `decode` reads it.
+The source is the Universal Physics Transformer, Alkin et al. 2024 (arXiv 2402.12365), in the form for ShapeNet-Car.
 """
 
 from torch import nn
@@ -12,12 +11,12 @@ from noether.physics.models.points import Batch, GeometryModel, Latent, Pooling,
 
 
 class UPT(GeometryModel):
-    """Predict fields at points, and outputs of the case, from the geometry's points.
+    """A model that predicts fields at points, and outputs of the case, from the geometry's points.
 
-    With the defaults, the model has 11,015,620 parameters. If the batch lacks a set, its query MLP gets no gradient.
-    dim, heads, layout: as for PointModel, for RoPE on three axes; supernodes, radius, max_neighbours: as for Pooling.
-    encoder_depth, decoder_depth: numbers of transformer blocks (supernodes attend to each other) and of perceiver
-    blocks (queries attend to supernodes).
+    With the defaults, the model has 11,015,620 parameters. If the batch lacks a set, the set's MLP gets no gradient.
+    dim, heads, layout: as for PointModel with rotary positions; supernodes, radius, max_neighbours: as for Pooling.
+    encoder_depth: number of transformer blocks, in which supernodes attend to each other.
+    decoder_depth: number of perceiver blocks, in which queries attend to supernodes.
     """
 
     def __init__(
@@ -44,10 +43,10 @@ class UPT(GeometryModel):
         self._initialise()
 
     def encode(self, batch: Batch) -> Latent:
-        """Encode the geometry as the keys and values that each decoder block attends to.
+        """Encode the geometry as the keys and values to which queries attend in each decoder block.
 
         batch: `geometry_points` (B, Ng, 3), `geometry_mask` (B, Ng) if some points are padding, and the layout's
-        parameters; other entries are not read.
+        parameters; other entries are ignored.
         ValueError: there are fewer geometry points than supernodes, or a parameter is missing.
         """
         condition = self._condition(batch)
@@ -56,8 +55,8 @@ class UPT(GeometryModel):
         return Latent(read, condition, mean_token(tokens, mask))
 
     def decode(self, latent: Latent, queries: Batch) -> Batch:
-        """Decode the latent: return the fields at the points (B, N, 3) that `queries` has for each set of points."""
-        # Queries do not see each other, so all sets go through the blocks as one sequence.
+        """Decode the latent: return the fields at the points (B, N, 3) of each set in `queries`."""
+        # Queries do not attend to each other, so all sets can pass through the blocks as one sequence.
         tokens, table, sizes = self._sequence(queries, self.query_mlp)
         for block, attended_to in zip(blocks_of(self.decoder), latent.read, strict=True):
             tokens = block.read(tokens, attended_to, table, latent.condition)

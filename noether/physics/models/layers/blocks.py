@@ -1,4 +1,4 @@
-"""Transformer and perceiver blocks: attention with rotary positions, MLP, conditioning, and initial weights."""
+"""Transformer blocks and perceiver blocks, and their parts: attention, MLP, conditioning, initial weights."""
 
 from typing import Any, NamedTuple
 
@@ -11,18 +11,18 @@ from noether.physics.models.layers.positions import rotate, rotate_first
 
 
 class KeysValues(NamedTuple):
-    """The keys and values that queries attend to, each (batch, heads, tokens, head_dim); keys are already rotated."""
+    """The keys and values that queries attend to, each (batch, heads, tokens, head_dim). The keys are rotated."""
 
     keys: Tensor
     values: Tensor
     mask: Tensor | None = None
-    """(batch, 1, 1, tokens) bool, False for padding, which is never attended to; None: no padding."""
+    """(batch, 1, 1, tokens) bool, False for padding, to which no query attends; None: no padding."""
 
 
 class SelfAttention(nn.Module):
     """Attention of every token to every token of the same sample.
 
-    The function is that of `torch.nn.MultiheadAttention`, with RoPE on queries and keys.
+    It computes the same as `torch.nn.MultiheadAttention`, but with RoPE on queries and keys.
     dim: channels of a token; heads: number of attention heads, which must divide `dim`.
     """
 
@@ -33,20 +33,20 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def with_keys_values(self, x: Tensor, table: Tensor, mask: Tensor | None = None) -> tuple[Tensor, KeysValues]:
-        """Return tokens (batch, tokens, dim) after attention, and their keys and values for other tokens to `read`."""
+        """Return the tokens (batch, tokens, dim) after attention, and the keys and values that `read` takes."""
         fused = self.query_key_value(x).unflatten(-1, (3, self.heads, -1))
         queries, keys, values = rotate_first(fused, table, 2)
         attended_to = _by_head(keys, values, mask)
         return self.output(_attend(queries, attended_to)), attended_to
 
     def keys_values(self, context: Tensor, table: Tensor, mask: Tensor | None = None) -> KeysValues:
-        """Return only the keys and values of tokens (batch, tokens, dim), for other tokens to `read`."""
+        """Return the keys and values that `read` takes, from tokens (batch, tokens, dim)."""
         dim = self.output.in_features
         weight, bias = self.query_key_value.weight[dim:], self.query_key_value.bias[dim:]
         return _split_keys_values(F.linear(context, weight, bias), self.heads, table, mask)
 
     def read(self, x: Tensor, attended_to: KeysValues, table: Tensor) -> Tensor:
-        """Return queries (batch, queries, dim) after attention to other tokens' keys and values, not to each other."""
+        """Return the queries (batch, queries, dim) after attention to keys and values, but not to each other."""
         dim = self.output.in_features
         queries = F.linear(x, self.query_key_value.weight[:dim], self.query_key_value.bias[:dim])
         out: Tensor = self.output(_attend(rotate(queries.unflatten(-1, (self.heads, -1)), table), attended_to))
@@ -54,10 +54,10 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Attention of tokens to the tokens of another set, but not to each other.
+    """Attention of queries to the tokens of another set, but not to each other.
 
     Keys and values are computed separately from the queries, so that many chunks of queries can share them.
-    dim: channels of a token, in both sets; heads: number of attention heads, which must divide `dim`.
+    dim: channels of a token and of a query; heads: number of attention heads, which must divide `dim`.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -68,11 +68,11 @@ class CrossAttention(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def keys_values(self, context: Tensor, table: Tensor, mask: Tensor | None = None) -> KeysValues:
-        """Return keys and values of the attended set (batch, tokens, dim), given its table and mask (batch, tokens)."""
+        """Return the keys and values of tokens (batch, tokens, dim), given their table and mask (batch, tokens)."""
         return _split_keys_values(self.key_value(context), self.heads, table, mask)
 
     def read(self, x: Tensor, attended_to: KeysValues, table: Tensor) -> Tensor:
-        """Return queries (batch, queries, dim) after attention, given their rotary table."""
+        """Return the queries (batch, queries, dim) after attention, given their rotary table."""
         queries = self.query(x).unflatten(-1, (self.heads, -1))
         out: Tensor = self.output(_attend(rotate(queries, table), attended_to))
         return out
@@ -117,14 +117,14 @@ Modulations = tuple[tuple[Tensor, Tensor], ...]
 
 
 class ParameterEmbedding(MLP):
-    """Embedding of a case's standardised parameters, {key in the batch: components}, by Linear, GELU, Linear."""
+    """Embedding of a case's standardised parameters by Linear, GELU, Linear. Its argument maps keys to components."""
 
     def __init__(self, parameters: dict[str, int], dim: int) -> None:
         super().__init__(sum(parameters.values()), dim, dim)
         self.keys = tuple(parameters)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:  # type: ignore[override]
-        """Embed parameters (batch,) or (batch, components) as (batch, 1, dim). ValueError: a parameter is missing."""
+        """Embed parameters, each (batch,) or (batch, components), as (batch, 1, dim). ValueError: one is missing."""
         if absent := [key for key in self.keys if key not in batch]:
             raise ValueError(f"the model reads the parameters {', '.join(self.keys)}: no {', '.join(absent)}")
         values = torch.cat([batch[key].flatten(1) if batch[key].ndim > 1 else batch[key][:, None]
@@ -133,7 +133,7 @@ class ParameterEmbedding(MLP):
 
 
 class Modulation(nn.Linear):
-    """Map from a case's embedding to a shift and a scale, initially 0, for each norm of a block.
+    """Map from the embedding of a case to a shift and a scale, both initially 0, for each norm of a block.
 
     This is the adaptive layer norm of DiT, Peebles and Xie 2022 (arXiv 2212.09748), without its gates.
     """
@@ -149,7 +149,7 @@ class Modulation(nn.Linear):
 
 
 def modulated(norm: nn.Module, x: Tensor, modulations: Modulations | None, number: int = 0) -> Tensor:
-    """Return LayerNorm(x), shifted and scaled by modulation `number` if the block is conditioned."""
+    """Return LayerNorm(x); if there are modulations, shift and scale it by the modulation with index `number`."""
     normed: Tensor = norm(x)
     if modulations is None:
         return normed
@@ -161,12 +161,12 @@ class AttentionBlock(Recomputable):
     """A pre-norm block: x += Attention(LN x); x += MLP(LN x).
 
     dim: channels of a token.
-    attention: a module with `with_keys_values` and `read` as in SelfAttention; `keys_values` is needed only if called.
-    The `table` of every call is the tokens' rotary table, or None if the attention does not use rotary positions.
+    attention: a module with methods as in SelfAttention; `keys_values` is needed only by the block's `keys_values`.
     mlp_ratio: hidden width of the MLP divided by its outer width.
-    conditioned: whether the parameters of a case shift and scale the norms; every call then needs `condition`
-    (batch, 1, dim).
-    norms_context: whether the tokens that queries attend to have a separate norm.
+    conditioned: whether the parameters of a case shift and scale the norms.
+    norms_context: whether the tokens to which queries attend have a separate norm.
+    The methods take the tokens' rotary `table`, or None if the attention does not use rotary positions, and
+    `condition` (batch, 1, dim), which a conditioned block needs.
     """
 
     def __init__(
@@ -189,14 +189,14 @@ class AttentionBlock(Recomputable):
     def with_keys_values(
         self, x: Tensor, table: Any, mask: Tensor | None = None, condition: Tensor | None = None
     ) -> tuple[Tensor, Any]:
-        """Return the output of `forward`, and the keys and values with which other tokens can `read` these tokens."""
+        """Return the output of `forward`, and the keys and values with which queries can `read` the tokens x."""
         how = self._modulations(condition)
         attended, made = self.attention.with_keys_values(modulated(self.attention_norm, x, how), table, mask)
         return self._finish(x, attended, how), made
 
     @recomputed
     def read(self, x: Tensor, attended_to: Any, table: Any, condition: Tensor | None = None) -> Tensor:
-        """Apply the block to queries (batch, queries, dim), which attend to other tokens and not to each other."""
+        """Apply the block to queries (batch, queries, dim), which attend to other tokens but not to each other."""
         how = self._modulations(condition)
         return self._finish(x, self.attention.read(modulated(self.attention_norm, x, how), attended_to, table), how)
 
@@ -204,7 +204,7 @@ class AttentionBlock(Recomputable):
     def keys_values(
         self, context: Tensor, table: Tensor, mask: Tensor | None = None, condition: Tensor | None = None
     ) -> KeysValues:
-        """Return the keys and values with which other tokens can `read` these tokens (batch, tokens, dim)."""
+        """Return the keys and values with which queries can `read` the tokens `context` (batch, tokens, dim)."""
         if self.context_norm is None:
             normed = modulated(self.attention_norm, context, self._modulations(condition))
         else:
@@ -224,7 +224,7 @@ class AttentionBlock(Recomputable):
 class TransformerBlock(AttentionBlock):
     """A block of self-attention.
 
-    At dim 192 it has the 444,864 parameters of a ViT-tiny block (Dosovitskiy et al. 2020, arXiv 2010.11929).
+    At dim 192, it has 444,864 parameters, like a block of ViT-tiny (Dosovitskiy et al. 2020, arXiv 2010.11929).
     """
 
     def __init__(self, dim: int, heads: int, *, conditioned: bool = False) -> None:
@@ -232,10 +232,10 @@ class TransformerBlock(AttentionBlock):
 
 
 class PerceiverBlock(AttentionBlock):
-    """Queries `read` a latent set: q += CrossAttention(LN q, LN z); q += MLP(LN q).
+    """A block in which queries q attend to a latent z: q += CrossAttention(LN q, LN z); q += MLP(LN q).
 
-    Queries do not see each other, so each query's result is independent of the other queries. 445,248 parameters at
-    dim 192. Source: Jaegle et al. 2021 (arXiv 2103.03206), the decoder.
+    Queries do not attend to each other, so the result of a query does not depend on the other queries. The block has
+    445,248 parameters at dim 192. Source: the decoder of Jaegle et al. 2021 (arXiv 2103.03206).
     """
 
     def __init__(self, dim: int, heads: int, *, conditioned: bool = False) -> None:
@@ -243,10 +243,10 @@ class PerceiverBlock(AttentionBlock):
 
 
 def initialise_linear(module: nn.Module) -> None:
-    """Initialise a Linear with a truncated normal of standard deviation 0.02 and zero bias; for `nn.Module.apply`.
+    """Initialise a module, in `nn.Module.apply`: a Linear gets a truncated normal of deviation 0.02 and zero bias.
 
-    Source: the ViT recipe (arXiv 2010.11929). Modulations start at 0, so that a network begins as if it had none. Other
-    modules keep torch's initialisation.
+    Source: the ViT recipe (arXiv 2010.11929). A Modulation gets zeros, so that it has no effect at first. Modules of
+    other types keep torch's initialisation.
     """
     if isinstance(module, nn.Linear):
         if isinstance(module, Modulation):
@@ -261,7 +261,7 @@ DIGITS = "norm_eps_digits"
 
 
 def publish_norms(model: nn.Module) -> None:
-    """Set the eps of a new model's layer norms to 1e-6, and record that in a buffer among its weights."""
+    """Set the eps of a new model's layer norms to 1e-6, and record this value in a buffer of the model."""
     model.register_buffer(DIGITS, torch.tensor(6))
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):

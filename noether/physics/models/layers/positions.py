@@ -13,12 +13,12 @@ FREQUENCY_BASE = 10_000.0
 def sincos_embedding(points: Tensor, dim: int) -> Tensor:
     """Embed positions as sines and cosines of fixed frequencies.
 
-    Per axis, with m the largest even number ≤ dim/axes: [sin(x·ω), cos(x·ω)] with
-    ω_k = 10000^(−2k/m), k < m/2. The axes are concatenated and zero-padded to `dim`.
+    An axis becomes [sin(x·ω), cos(x·ω)] with ω_k = 10000^(−2k/m) for k < m/2, where m is the largest even number
+    ≤ dim/axes. The axes are concatenated and zero-padded to `dim`.
 
-    points: (..., axes) positions, in about 0..1000, so that these frequencies distinguish the points.
+    points: (..., axes), positions of about 0..1000, which these frequencies can distinguish.
     Returned is (..., dim), in float64 if `points` are float64, else in float32.
-    ValueError: `dim` has no room for one sine and one cosine per axis.
+    ValueError: `dim` is too small for one sine and one cosine per axis.
     Source: Vaswani et al. 2017 (arXiv 1706.03762), section 3.5, applied to each axis.
     """
     phases = _phases(points, dim)
@@ -27,15 +27,15 @@ def sincos_embedding(points: Tensor, dim: int) -> Tensor:
 
 
 def rotary_table(points: Tensor, head_dim: int) -> Tensor:
-    """Return cosine and sine of the angle by which each channel pair of a head is rotated at a position.
+    """Return the cosine and sine of the angle by which RoPE rotates each pair of a head's channels at each position.
 
-    The angles are the phases x·ω of `sincos_embedding` for a width of `head_dim`, axis after axis;
-    pairs left over have angle 0. At head_dim 64 and three axes: m = 20, so 30 angles and 2 zeros.
-    A table depends on positions only, so compute it once per forward pass and share it between all blocks.
+    The angles are the phases x·ω of `sincos_embedding` for a width of `head_dim`, axis after axis. Pairs that are left
+    over have the angle 0. For example, head_dim 64 and three axes give m = 20, so 30 angles and 2 zeros.
+    A table depends only on the positions, so compute it once per forward pass and share it between all blocks.
 
     points: (..., axes) positions; head_dim: channels of one attention head.
     Returned is (..., head_dim/2, 2): cosine and sine, in float64 if `points` are float64, else in float32.
-    ValueError: `head_dim` is odd, or has no room for one angle per axis.
+    ValueError: `head_dim` is odd, or too small for one angle per axis.
     Source: Su et al. 2021 (arXiv 2104.09864), with one group of angles per axis.
     """
     if head_dim % 2:
@@ -53,8 +53,8 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
     """
     between = (1,) * (x.dim() - table.dim() + 1)
     table = table.reshape(*table.shape[:-2], *between, *table.shape[-2:])
-    # Two forms of one product. In eager mode, the complex form is a single pass over memory, five times as fast
-    # as the real form on CPU. The compiler cannot generate complex code but fuses the real form.
+    # Both forms compute the same product. In eager mode, the complex form is a single pass over memory, which is five
+    # times as fast as the real form on a CPU. The compiler cannot generate complex code, but it fuses the real form.
     rotated = _rotate_real(x, table) if torch.compiler.is_compiling() else _rotate_complex(x, table)
     return rotated.to(x.dtype)
 
@@ -73,7 +73,7 @@ def rotate_first(fused: Tensor, table: Tensor, rotated: int) -> tuple[Tensor, ..
 
 
 class _RotateFirst(torch.autograd.Function):
-    """Split and rotate; the backward pass writes all gradients into one tensor, instead of copying each twice."""
+    """The function of `rotate_first`; its backward pass writes all gradients to one tensor instead of two copies."""
 
     @staticmethod
     def forward(ctx: Any, fused: Tensor, table: Tensor, rotated: int) -> tuple[Tensor, ...]:
@@ -111,13 +111,13 @@ def _rotate_complex(x: Tensor, table: Tensor) -> Tensor:
 
 
 def _phases(points: Tensor, width: int) -> Tensor:
-    """Return x·ω, (..., axes, m/2), for x (..., axes), with m the largest even number ≤ width/axes."""
+    """Return x·ω, (..., axes, m/2), for points x (..., axes), where m is the largest even number ≤ width/axes."""
     axes = points.shape[-1]
     m = width // (2 * axes) * 2
     if m == 0:
         raise ValueError(f"a width of {width} has no room for {axes} axes: at least {2 * axes} is needed")
-    # Half precision can hold neither 1000.3 nor a frequency's phase. The product is elementwise, not a matrix
-    # product, so that autocast does not lower its precision either.
+    # Half precision can represent neither 1000.3 nor a frequency's phase. The product is elementwise, because autocast
+    # would lower the precision of a matrix product.
     points = points.to(torch.promote_types(points.dtype, torch.float32))
     k = torch.arange(m // 2, dtype=points.dtype, device=points.device)
     return points.unsqueeze(-1) * FREQUENCY_BASE ** (-2 * k / m)

@@ -1,4 +1,4 @@
-"""Radius search and pooling of geometry points into supernodes, without storing all edges between them."""
+"""Radius search, and pooling of geometry points into supernodes; the edges between them are never all stored."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,34 +10,34 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 MAX_DISTANCES = 2**24
-"""Largest number of distances that the radius search holds in memory: 64 MiB in float32. The search splits the centres
-to stay below it, which does not change the result."""
+"""The maximum number of distances that the radius search keeps in memory: 64 MiB in float32. The search processes the
+centres in parts to stay below this limit, which does not change the result."""
 MOST_PARTITIONED = 2048
-"""Longest row of distances for NumPy's partition on a CPU; above it, topk is faster because it then keeps a heap."""
+"""The longest row of distances that NumPy's partition handles on a CPU; for longer rows, topk is faster (by a heap)."""
 
 
 class Neighbours(NamedTuple):
-    """The edges into each centre, nearest first; slots without a neighbour are padding."""
+    """The edges into each centre, from the nearest neighbour to the farthest; slots without an edge are padding."""
 
     indices: Tensor
-    """(batch, centres, slots) int64, indices of points of the same sample."""
+    """(batch, centres, slots) int64, the index of each neighbour among the points of its sample."""
     found: Tensor
-    """(batch, centres, slots) bool: False marks padding, whose index is valid but arbitrary."""
+    """(batch, centres, slots) bool, False for padding. The index of padding is valid but arbitrary."""
 
 
 def radius_neighbours(
     points: Tensor, centres: Tensor, radius: float, max_neighbours: int, mask: Tensor | None = None
 ) -> Neighbours:
-    """Return the nearest `max_neighbours` points within `radius` (inclusive) of each centre, by brute force.
+    """Find the nearest `max_neighbours` points within `radius` (inclusive) of each centre, by brute force.
 
-    If there are too many, the nearest points are taken, not the first by index, so that the order of points does not
-    affect the result, except among points at exactly the same distance.
+    The nearest points are taken, not the first by index, so that the result does not depend on the order of the points,
+    except among points at exactly the same distance.
 
-    Output shapes depend on the inputs' shapes alone, never on their values, so that the search can be compiled
-    and a step never waits for the device to count edges.
+    The shapes of the result depend only on the shapes of the inputs, not on their values. Therefore the search can be
+    compiled, and an update does not wait for the device to count edges.
 
-    points, centres: (batch, points or centres, axes), both float32 or both float64.
-    max_neighbours: number of slots per centre; fewer if there are fewer points.
+    points, centres: (batch, points, axes) and (batch, centres, axes), both float32 or both float64.
+    max_neighbours: number of slots per centre; if there are fewer points, it is the number of points.
     mask: (batch, points) bool, False for padding, which is never a neighbour; None: no padding.
     """
     batch, count, _ = points.shape
@@ -54,14 +54,14 @@ def radius_neighbours(
 
 
 def _smallest(distances: Tensor, slots: int) -> tuple[Tensor, Tensor]:
-    """Return the smallest distances of each row, in ascending order, and their indices."""
+    """Return the `slots` smallest distances of each row, in ascending order, and their indices."""
     count = distances.shape[-1]
     tracing = torch.compiler.is_compiling() or torch.compiler.is_exporting()
     if distances.device.type != "cpu" or distances.dtype != torch.float32 or count > MOST_PARTITIONED or tracing:
         values, indices = distances.topk(slots, largest=False)
         return values, indices
-    # The bit patterns of positive floats sort like the floats, so one integer can hold distance and index. NumPy
-    # partitions such integers with vector instructions, in a third of topk's time.
+    # The bit patterns of positive floats have the order of the floats, so one integer can encode distance and index.
+    # NumPy partitions such integers with vector instructions, in a third of topk's time.
     keys = distances.contiguous().view(torch.int32).to(torch.int64)
     array = keys.bitwise_left_shift_(32).bitwise_or_(torch.arange(count)).numpy()
     if slots < count:
@@ -71,7 +71,7 @@ def _smallest(distances: Tensor, slots: int) -> tuple[Tensor, Tensor]:
 
 
 def _distances(centres: Tensor, points: Tensor, mask: Tensor | None) -> Tensor:
-    # The matrix-product form of |a - b|² suffers from cancellation: at coordinates of 1000, an error of 0.7 in float32.
+    # A matrix product for |a - b|² would suffer from cancellation: in float32, the error is 0.7 at coordinates of 1000.
     if centres.device.type == "cpu":
         distances = torch.cdist(centres, points, compute_mode="donot_use_mm_for_euclid_dist")
     else:
@@ -80,10 +80,10 @@ def _distances(centres: Tensor, points: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _distances_by_axes(centres: Tensor, points: Tensor) -> Tensor:
-    """Return the distances by a few elementwise operations, which need twice the memory of cdist.
+    """Compute the distances with a few elementwise operations, which need twice the memory of cdist.
 
-    On CUDA, cdist starts a block of 256 threads for each pair of points, but only three threads have an axis to work
-    on (torch's DistanceKernel.cu): 13 million blocks for a car.
+    On CUDA, cdist starts a block of 256 threads for each pair of points, 13 million blocks for a car, but only three
+    threads of a block have an axis to work on (torch's DistanceKernel.cu).
     """
     squares: Tensor | None = None
     for centre, point in zip(centres.unbind(-1), points.unbind(-1), strict=True):
@@ -96,10 +96,10 @@ def _distances_by_axes(centres: Tensor, points: Tensor) -> Tensor:
 class SupernodePooling(nn.Module):
     """Pooling of the geometry around each supernode into one token.
 
-    The message of an edge is Linear(2d→d), GELU, Linear(d→d) of [e(source), e(supernode)]. A supernode's token is
-    Linear(2d→d) of [mean of its messages, e(supernode)]; one message comes from the supernode itself.
-    184,896 parameters at dim 192. Source: UPT, Alkin et al. 2024 (arXiv 2402.12365), section 3.
-    Edges come from the nearest points within `radius` (in the unit of the points), at most `max_neighbours`.
+    The edges of a supernode come from the nearest `max_neighbours` points within `radius` (in the unit of the points),
+    including itself. An edge's message is Linear(2d→d), GELU, Linear(d→d) of [e(source), e(supernode)]. A supernode's
+    token is Linear(2d→d) of [mean of its messages, e(supernode)]. The layer has 184,896 parameters at dim 192.
+    Source: UPT, Alkin et al. 2024 (arXiv 2402.12365), section 3.
     """
 
     def __init__(self, dim: int, radius: float, max_neighbours: int) -> None:
@@ -110,15 +110,15 @@ class SupernodePooling(nn.Module):
         self.combine = nn.Linear(2 * dim, dim)
 
     def forward(self, points: Tensor, embedding: Tensor, supernodes: int, mask: Tensor | None = None) -> Tensor:
-        """Pool points (batch, points, axes) with their e(x) (batch, points, dim) into (batch, supernodes, dim).
+        """Pool points (batch, points, axes), with their embedding (batch, points, dim), to (batch, supernodes, dim).
 
         The first `supernodes` points become supernodes. mask: (batch, points), False for padding; None: no padding.
         """
         indices, found = radius_neighbours(points, points[:, :supernodes], self.radius, self.max_neighbours, mask=mask)
         centres = embedding[:, :supernodes]
-        # W·[s, t] + b = W_s·s + (W_t·t + b): each half is applied once per point and then gathered, instead
-        # of once per edge, which saves a factor of max_neighbours. The second Linear is applied after the mean,
-        # because the mean of Linear(g) is exactly Linear(mean of g).
+        # Because W·[s, t] + b = W_s·s + (W_t·t + b), each half is applied once per point instead of once per edge,
+        # which saves a factor of max_neighbours; the results are then gathered. The second Linear is applied after
+        # the mean, because the mean of Linear(g) is exactly Linear(mean of g).
         from_source, from_supernode = self.message_in.weight.chunk(2, dim=1)
         source_part = F.linear(embedding, from_source)
         supernode_part = F.linear(centres, from_supernode, self.message_in.bias)
@@ -132,14 +132,14 @@ class SupernodePooling(nn.Module):
 
 
 NUMBERS_OF_A_BLOCK = 192 * 1024
-"""Number of values in a thread's block of edges: two blocks in float32 fit the 2 MiB L2 cache of a server's core."""
+"""Number of values in a thread's block of edges. Two such blocks in float32 fit the 2 MiB L2 cache of a server core."""
 
 
 def summed_activation(sources: Tensor, centres: Tensor, rows: Tensor, found: Tensor) -> Tensor:
     """Return the sum of GELU(source + centre) over the edges into each centre, (centres, dim).
 
-    sources: (points, dim), the sources' part of an edge's message.
-    centres: (centres, dim), the centres' part.
+    sources: (points, dim), the part of an edge's message that depends on the source.
+    centres: (centres, dim), the part that depends on the centre.
     rows: (centres, slots) int64, the source of each edge as a row of `sources`.
     found: (centres, slots) bool, False if a slot has no edge.
     """
@@ -147,8 +147,8 @@ def summed_activation(sources: Tensor, centres: Tensor, rows: Tensor, found: Ten
     if sources.device.type == "cpu" and sources.dtype in (torch.float32, torch.float64) and not tracing:
         total: Tensor = _BlockedSum.apply(sources, centres, rows, found)  # type: ignore[no-untyped-call]
         return total
-    # An embedding look-up, because its gradient on CUDA sorts; the gradient of index_select adds atomically
-    # and differs from run to run.
+    # This is an embedding look-up, whose gradient on CUDA sorts and is reproducible. The gradient of index_select
+    # adds atomically and differs from run to run.
     activation = F.gelu(F.embedding(rows, sources) + centres.unsqueeze(1))
     # A matrix product with ones and zeros sums the edges and drops padding in one pass; it is exact in bfloat16.
     return (found.to(activation.dtype).unsqueeze(-2) @ activation).squeeze(-2)
@@ -157,8 +157,8 @@ def summed_activation(sources: Tensor, centres: Tensor, rows: Tensor, found: Ten
 class _BlockedSum(torch.autograd.Function):
     """Sum over edges in blocks of centres that fit in the cache; the backward pass computes the edges again.
 
-    There are many times more edges than points: stored all at once, they would take most of a pooling's memory, and
-    moving them most of its time.
+    There are many times more edges than points. If all edges were stored at once, they would need most of the memory
+    of a pooling, and moving them would take most of its time.
     """
 
     @staticmethod
@@ -191,8 +191,8 @@ NOTHING = -1e4
 
 
 def _edges(sources: Tensor, centres: Tensor, rows: Tensor, found: Tensor) -> Any:
-    """Yield slices of centres with their edges' GELU inputs (centres, slots, dim), which share the same memory."""
-    # Slots are filled from the first on, so the slots that no centre needs are the last ones.
+    """Yield slices of centres with the GELU inputs (centres, slots, dim) of their edges; all slices share memory."""
+    # The neighbours of a centre fill its first slots, so slots that no centre needs are at the end.
     slots = max(1, int(found.sum(dim=1).max())) if found.numel() else rows.shape[1]
     rows, found = rows[:, :slots], found[:, :slots]
     complete = bool(found.all())
