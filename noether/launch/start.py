@@ -47,11 +47,11 @@ class Start:
 
 @contextmanager
 def refusals_broadcast(adapt: Callable[[RunInfo], RunInfo] = lambda run: run) -> Iterator[Start]:
-    """Report an error that occurs before this process's ranks start to the other hosts, and wait until they have it.
+    """Report to the other hosts an error that occurs before this process's ranks start; wait until they have it.
 
     The wait is limited to two minutes, or distributed.init_timeout_s if that is shorter. If the settings are invalid
     and the run has no job, no host gets a report, because only the settings show where rank 0 is. `adapt` turns the
-    run's shared information into that of the command. RequestError: the hosts' settings differ, the error's cause.
+    run's shared information into that of the command. RequestError: the hosts' settings differ, which caused the error.
     """
     start = Start()
     try:

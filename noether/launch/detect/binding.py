@@ -2,7 +2,7 @@
 
 - One task per node with N devices (hybrid): the task starts N workers, whose ranks follow those of the task before it.
 - N tasks per node, each of which sees N devices: each task uses the device whose index is its local rank.
-- N tasks per node, each of which the launcher bound to one device: it uses that device; a warning names peer-to-peer.
+- N tasks per node, each bound to one device by the launcher: each uses its device, with a warning about peer-to-peer.
 - Any other combination is an error that shows what was seen, what was expected, and which line to change.
 """
 

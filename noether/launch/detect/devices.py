@@ -13,7 +13,7 @@ from noether.launch.detect.placement import Device, DeviceInventory, LaunchReque
 from noether.launch.detect.process_facts import NOTHING_KNOWN, ProcessFacts
 
 # The variables of the step come before those of the job. A value is either a count of GPUs or a list of GPU indices;
-# 0 as a count means no GPU, and in a list the first GPU.
+# the count 0 means no GPU, and the index 0 means the first GPU.
 GRANTING = {
     "SLURM_STEP_GPUS": "list", "SLURM_JOB_GPUS": "list", "SLURM_GPUS_ON_NODE": "number",
     "SLURM_GPUS_PER_NODE": "number", "SLURM_GPUS_PER_TASK": "number", "NVIDIA_VISIBLE_DEVICES": "list",
@@ -44,13 +44,13 @@ def granted_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
 
 
 def how_to_have_gpus(environ: Mapping[str, str], facts: ProcessFacts) -> str:
-    """Return the fix for missing GPUs: the option of this process's container, else a command to check the driver."""
+    """Return the fix for missing GPUs: the container's command with its GPU option, else one to check the driver."""
     option = "--nv" if facts.container == "apptainer" else "--gpus all"
     return container_line(facts.container, environ, option) or "nvidia-smi      (says why the driver does not answer)"
 
 
 def refuse_silent_cpu(environ: Mapping[str, str], facts: ProcessFacts, absence: str) -> None:
-    """Raise RequestError if GPUs were granted to this process but none answers, so `accelerator=auto` found the CPU.
+    """Raise RequestError if `accelerator=auto` found only the CPU although GPUs were granted to this process.
 
     `absence`: why no device was found ("no NVIDIA driver answers, …"). The error offers two fixes: make the GPUs
     visible, or set accelerator=cpu.

@@ -17,7 +17,7 @@ LIMIT_S = DistributedConfig().driver_timeout_s
 MISMATCH = 18
 """NVML_ERROR_LIB_RM_VERSION_MISMATCH (nvml.h)."""
 NOT_FOR_US = (4, 9, 12)
-"""NVML errors that mean no GPU: NO_PERMISSION (it is not given to this job), DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND."""
+"""NVML errors that mean no GPU: NO_PERMISSION (the GPU is not for this job), DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND."""
 
 Trouble = Literal["", "mismatch", "hangs", "fails"]
 
@@ -44,7 +44,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Driver:
-    """The NVIDIA driver's answer: `gpus`, None if there is no driver; if the driver fails, `trouble` and `error`."""
+    """The NVIDIA driver's answer. `gpus`: None if there is no driver. `trouble`, `error`: set if the driver fails."""
 
     version: str = ""
     gpus: tuple[Gpu, ...] | None = None

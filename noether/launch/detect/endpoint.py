@@ -255,7 +255,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class PublishedPort:
-    """The file `FOLDER/rendezvous/IDENTITY.json`, which exists while a run starts, until all ranks have joined."""
+    """The file `FOLDER/rendezvous/IDENTITY.json` with rank 0's address. It is removed once all ranks have joined."""
 
     folder: Path
     identity: RunIdentity

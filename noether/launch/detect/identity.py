@@ -22,7 +22,7 @@ SHARED_SECTIONS = ("nodes", "seed", "model", "task", "optimizer", "schedule", "t
 class RunIdentity:
     """The identity of one run: its launcher, number of ranks, restarts, configuration digest, device kind and job.
 
-    The device kind is part of it because, if the driver of one node fails, the ranks there would use the CPU, and the
+    The device kind is included because, if the driver of one node fails, the ranks there would use the CPU, and the
     ranks of other nodes would wait for NCCL. `job`: the launcher's unique name for the job; "" if there is none.
     """
 
@@ -74,7 +74,7 @@ def job_name(launcher: str, environ: Mapping[str, str]) -> str:
 
 
 def run_key(settings: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """Return a key that only processes of this run can compute, as long as other users cannot read its settings.
+    """Return a key that only processes of this run can compute, as long as other users cannot read the run's settings.
 
     The user can add a secret to the key by setting NOETHER_RUN_KEY to the same value on every host.
     """

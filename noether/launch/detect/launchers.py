@@ -17,7 +17,7 @@ class KnownLauncher:
     A launcher with a `local_rank` starts any number of processes per node: `rank` and `size` count all processes,
     `local_size` the processes on this node, `nodes` the nodes. A launcher without a `local_rank` starts one process per
     node: `rank` and `size` count nodes, `hosts` lists the nodes in order, `own` names this node, and `master` has
-    rank 0's address (but can be unset on rank 0). `first`: the index of rank 0's node. `line` starts `{n}` per node.
+    rank 0's address (can be unset on rank 0). `first`: rank 0's node index. `line`: starts `{n}` processes per node.
     """
 
     name: str

@@ -10,7 +10,7 @@ from noether.common.errors import RequestError
 from noether.common.numbers import counted
 
 MOST_DESCRIPTORS = 1 << 20
-"""The highest limit that is set. Some programs first close every descriptor up to the limit: slow if it is huge."""
+"""The highest limit that is set. Some programs first close every descriptor up to the limit: a huge limit is slow."""
 
 OWN_DESCRIPTORS = 96
 """The descriptors that a rank needs for files, logs, libraries and loaders; connections to other ranks come on top."""
@@ -46,7 +46,7 @@ def refused_processes(root: Path = Path("/")) -> int:
 def check_processes(ranks: int, most: int | None) -> None:
     """Raise RequestError if this host's ranks need more than `most` processes and threads before their first update.
 
-    On CPUs without loader workers, measurements gave 15 or 16 processes and threads for 2 ranks, at most 28 for 4.
+    On CPUs without loader workers, measurements gave 15 or 16 processes and threads for 2 ranks, and at most 28 for 4.
     """
     if ranks > 1 and most is not None and most < 6 * ranks + 4:
         raise too_few_processes(most)

@@ -7,8 +7,8 @@ For a run by hand, the user starts these commands; all machines must have the sa
 
 A pod of an Indexed Job has its index in JOB_COMPLETION_INDEX. No variable has the number of pods, so `nodes` must be
 set. The pods JOB-0, JOB-1, … reach each other by name only through a headless Service, whose name must be the pods'
-`subdomain`. Then /etc/hosts has this pod's full name (JOB-1.SERVICE.NAMESPACE.svc.cluster.local), from which rank 0's
-name differs only in the index (Kubernetes' documentation, "Job" and "DNS for Services and Pods").
+`subdomain`. Then /etc/hosts contains this pod's full name (JOB-1.SERVICE.NAMESPACE.svc.cluster.local), and rank 0's
+name differs from it only in the index (Kubernetes' documentation, "Job" and "DNS for Services and Pods").
 """
 
 from collections.abc import Mapping
@@ -178,7 +178,7 @@ def cluster_placement(request: LaunchRequest, here: LaunchContext) -> Placement 
 def _joined(
     request: LaunchRequest, here: LaunchContext, name: str, place: tuple[int, int], master: tuple[str, str], seen: str
 ) -> Placement:
-    """Place a node's workers. `place`: the node count and this node's index. `master`: rank 0's address, the reason."""
+    """Place a node's workers. `place`: node count and node index. `master`: rank 0's address and the reason for it."""
     placed = multinode_placement(replace(request, nodes=place[0], node_rank=place[1], master_addr=master[0]), here)
     assert placed is not None
     reasons = {

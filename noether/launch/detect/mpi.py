@@ -7,7 +7,7 @@ The ranks meet at torch's own store, at the first of these addresses that applie
 - MASTER_ADDR (`mpirun -x MASTER_ADDR=hostA`);
 - with Open MPI, the machine of mpirun (OMPI_MCA_orte_hnp_uri in version 4, PMIX_SERVER_URI in 5), if rank 0 is there.
 The port is `master_port` or MASTER_PORT. If neither is set, it is derived from mpirun's job number (Open MPI), or from
-mpiexec's control port (Hydra, if its proxy is a visible parent process). If there is nothing to derive it from: 29500.
+mpiexec's control port (Hydra, if its proxy is a visible parent process). If neither can be read, it is 29500.
 """
 
 import re
@@ -61,7 +61,7 @@ class MpiProcess(LaunchedTask):
 def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
     """Read this process's place in an MPI job from its variables; return None if MPI did not start it.
 
-    srun also sets some variables of PMI and PALS, but not the local size. The result is then None: Slurm places it.
+    srun also sets some variables of PMI and PALS, but not the local size. Its tasks get None: `slurm/` places them.
     RequestError: some of the variables are missing, or they contradict each other.
     """
     row = next((row for row in LAUNCHERS if row.local_rank and environ.get(row.rank)), None)
@@ -80,7 +80,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
         )  # fmt: skip
     rank, count, local_rank, local_count = (whole_number(environ, name) for name in names)
     nodes = whole_number(environ, row.nodes, 1) if environ.get(row.nodes) else None
-    if not row.local_size:  # The fourth number is then that of nodes; assume that ranks are spread evenly.
+    if not row.local_size:  # `local_count` is then the node count; assume that ranks are spread evenly.
         local_count = -(-count // local_count)
     if rank >= count or local_rank >= local_count or local_count > count:
         raise RequestError("mpi-variables-contradict", f"{family}'s variables contradict each other",
@@ -91,7 +91,7 @@ def mpi_process(environ: Mapping[str, str]) -> MpiProcess | None:
     if local_count == count:
         node_rank, nodes = 0, 1
     else:
-        # mpirun can distribute the ranks over the nodes in any order (--map-by), so for Hydra this is only a label.
+        # mpirun can distribute ranks over the nodes in any order (--map-by), so Hydra's `node_rank` is only a label.
         node_rank = daemon.number if daemon else rank // local_count
     return MpiProcess(
         rank=rank, count=count, local_rank=local_rank, local_count=local_count, node_rank=node_rank,

@@ -115,7 +115,7 @@ class LaunchContext:
 class DeviceInventory:
     """The devices that this process may use; for "cpu" and "mps" there is one device.
 
-    `evidence`: how the devices were found, as text to follow their number in brackets. `cpus`: the usable cores.
+    `evidence`: how the devices were found; texts put it in brackets after the device count. `cpus`: the usable cores.
     """
 
     kind: DeviceKind

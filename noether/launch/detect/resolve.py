@@ -96,7 +96,7 @@ ONE_PROCESS = {"slurm": "srun --nodes=1 --ntasks=1 noether {verb} …", "mpi": "
 
 
 def refuse_several(verb: str, environ: Mapping[str, str], host: str, facts: ProcessFacts) -> None:
-    """Raise RequestError if a command for a single process was started several times: all would write the same files.
+    """Raise RequestError if several processes of a single-process command were started: all would write the same files.
 
     Every process raises. If one process continued while the others exit, the launcher could kill it later.
     """

@@ -32,7 +32,7 @@ class Deadline:
     def lead_s(self) -> float:
         """The seconds before the deadline at which the ranks must begin to stop.
 
-        That leaves time for a checkpoint under way and the last one; a stop is agreed one boundary after its request.
+        This allows for the checkpoint in progress and the last one; a stop is agreed one boundary after its request.
         """
         return MARGIN_S + 2 * self.save_s + 2 * self.boundary_s
 

@@ -53,7 +53,7 @@ class Group:
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Sum a tensor over all ranks, in place, and return it. It is on the group's device; every rank calls this."""
+        """Sum a tensor on the group's device over all ranks, in place, and return it. Every rank calls this."""
         if self.world_size > 1:
             with self.parent.waiting("all_reduce of numbers"):
                 dist.all_reduce(tensor)
@@ -84,7 +84,7 @@ class Group:
             return first
 
     def once_per_host(self, make: Callable[[], T]) -> T:
-        """Return the result that `make` gives on this host's first rank. Every rank calls this; it must pickle."""
+        """Return the picklable result that `make` gives on this host's first rank. Every rank calls this."""
         own = (self._worker.node_rank, make()) if self._worker.local_rank == 0 else None
         made = self.from_first(self.gather(own))
         return dict(one for one in made if one is not None)[self._worker.node_rank]
@@ -115,7 +115,7 @@ class Group:
         """Limit all later collectives to `distributed.timeout_s`. Every rank calls this, after an update.
 
         The first update takes the longest, because of lazy loading, compilation and new connections. A barrier comes
-        before the limit is set, as in torchtitan, so that it does not apply to a rank that is still in that update.
+        before the limit is set, as in torchtitan, so that the limit never applies to a rank in that update.
         """
         if self._channel is None or self._channel.limit_s == self._settings.timeout_s:
             return

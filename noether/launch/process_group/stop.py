@@ -69,7 +69,7 @@ class AgreedStop:
             os.close(writer)
 
     def tell(self, told: Callable[[int], None]) -> None:
-        """Register `told`, which is called once, as soon as a signal comes; Python can delay handlers for minutes."""
+        """Call `told` once when a signal comes, sooner than a signal handler, which Python can delay for minutes."""
         self._told = told
         if self._signal:
             told(self._signal)

@@ -3,7 +3,7 @@
 Why the compiler is avoided: a process's first optimiser and first DDP import torch._dynamo, to guard their methods from
 compilation and to ask how to reduce. The import takes 2.2 s of CPU time, after 2.4 s for torch itself (torch 2.13,
 AdamW's first step; `benchmarks/launch.py` times the whole command). The trainer compiles only the model, so nothing
-else needs a guard. If torch lacks a private name, its own methods are used, and they import the compiler.
+else needs a guard. If torch lacks a private name, torch's own methods are used, and they import the compiler.
 """
 
 import math
@@ -89,7 +89,7 @@ class _Answers(SimpleNamespace):
 
 @contextmanager
 def _compiler_stand_in() -> Iterator[None]:
-    """Replace the compiler by a stub, unless it is already imported; it makes DDP use its default, its own reducer."""
+    """Replace the compiler by a stub, unless it is already imported. DDP then uses its own reducer, its default."""
     if "torch._dynamo" in sys.modules:
         yield
         return
@@ -169,7 +169,7 @@ FOR_EVER = Patience()
 
 
 def awaited(batches: Iterator[T], patience: Patience) -> Iterator[T]:
-    """Yield a DataLoader's batches. A timeout of the DataLoader loses no batch; ask it again, as `patience` allows.
+    """Yield a DataLoader's batches. After a timeout, which loses no batch, ask again as long as `patience` allows.
 
     MidRunError: no batch came within the limit of `patience`, although no worker has ended.
     """

@@ -66,7 +66,7 @@ class AddressLookup(threading.Thread):
 
 
 class Connector(AddressLookup):
-    """Calls the listener at `endpoint` until it accepts this parent process of `ranks`; then `connection` is set.
+    """Calls the listener at `endpoint` until it accepts this process, the parent of `ranks`; then `connection` is set.
 
     `failure` is set if rank 0's parent refuses the run. If `own_refusal` is set, only this refusal is delivered.
     """
@@ -84,7 +84,7 @@ class Connector(AddressLookup):
         self._who = f"rank {ranks[0]} on {host}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]} on {host}"
 
     def _reach(self) -> str:
-        """Try until the listener accepts or refuses, or the time is up; return its address."""
+        """Try until the listener accepts or refuses, or the time is up; return the listener's address."""
         endpoint, folder = self._endpoint, self._run_info.shared_folder
         published: PublishedPort | None = None
         if folder is not None and not (endpoint.asked_by or endpoint.served_by):
@@ -144,7 +144,7 @@ class Connector(AddressLookup):
         caller = Caller(self._host, os.getpid(), self._ranks, own, secrets.token_hex(16))
         answer = greet(connection, caller, run_info.start_key, CONNECT_LIMIT_S)
         met, nonces = answer.identity, answer.nonces
-        if met != own and not (answer.proves_start and own.job):  # This may be another run, and rank 0 on another port.
+        if met != own and not (answer.proves_start and own.job):  # Rank 0 of this run may have another port.
             now = time.monotonic()
             self._met = self._met or now
             if may_be_elsewhere and now - self._met < min(PUBLISHING_S, self.deadline - now):

@@ -84,7 +84,7 @@ def named_ranks(ranks: Collection[int], most: int = 16) -> str:
 
 
 WAIT_STEP_S = 0.0005
-"""The pause (s) between two checks for the agreed boundary by a waiting rank. To agree takes a few milliseconds."""
+"""The pause (s) between two checks of a waiting rank for the agreed boundary. Agreement takes a few milliseconds."""
 
 # The indices of a rank's counters. The rank writes the first four counters; its parent process writes the others.
 UPDATE, COLLECTIVE, ENTERED, BOUNDARY, HELD, STOP_AT, STOP_REASON = range(7)
@@ -105,7 +105,7 @@ class ParentLink:
 
     @contextmanager
     def waiting(self, collective: str) -> Iterator[None]:
-        """Mark this rank as being in a collective inside the block. After an exception, the report needs the mark."""
+        """Mark this rank as being in a collective inside the block. An exception leaves the mark for the report."""
         self._counters[ENTERED] += 1
         self._counters[COLLECTIVE] = COLLECTIVES.index(collective)
         yield
@@ -181,12 +181,12 @@ def _default_limits() -> "DistributedConfig":
 class RunInfo:
     """The data that is the same for every rank of a run.
 
-    `key`: a secret by which a parent process proves, without sending it, that it belongs to this run. `start_key`: one
-    by which a parent whose settings differ or cannot be read proves that it was started with the run, to refuse it.
+    `key`: a secret by which a parent process proves, without sending it, that it belongs to this run. `start_key`: a
+    secret by which a parent whose settings differ or are unreadable proves that it was started with the run it refuses.
     `distributed`: the limits for waiting. `shared_folder`: a folder that all hosts should see, or None; a port that
     could not be derived is published there. `log_folder`: the folder of this parent's logs; messages name it if
-    `logs_stay=True`. `is_script`: whether the ranks run a user's script, on one console without logs. `settings`: what
-    must be equal on all hosts: noether's and torch's versions, the settings by dotted name; empty if unreadable.
+    `logs_stay=True`. `is_script`: whether ranks run a user's script, on one console without logs. `settings`: values
+    that must be equal on all hosts: noether's and torch's versions, the settings by dotted name; empty if unreadable.
     """
 
     identity: RunIdentity = field(default_factory=RunIdentity)
@@ -246,7 +246,7 @@ class WorkerReport:
     `message` is then what the rank was doing, and `traceback` its stack. `time`: seconds since the epoch, by the clock
     of the host that has the report. `position`: the rank's last position. `code`: the NoetherError's code. For a
     RequestError, `message` is the summary, and `seen`, `expected` and `fix` are the other parts. `follows` is set if
-    another rank is the cause: this rank lost a peer, or waited for one for `waited_s` seconds (0: unknown). With
+    another rank is the cause: this rank lost a peer, or waited `waited_s` seconds for one (0: unknown). With
     `of_host=True`, only the host is known, and `rank` is a placeholder for the host's ranks.
     """
 

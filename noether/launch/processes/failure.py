@@ -81,7 +81,7 @@ def death_report(
     """Return a report for a rank that died without writing one.
 
     `exitcode`: the process's exit code, or minus a signal's number. `forwarded`: the signals that this parent process
-    forwarded. `seen`: when the death was noticed (s since the epoch). `no_memory`: the kernel has killed for memory.
+    forwarded. `seen`: when the death was noticed (epoch time). `no_memory`: whether lack of memory was the cause.
     """
     code = failing_code(exitcode)
     if context.run_info.is_script and exitcode in (ExitCode.DONE, ExitCode.CHECKPOINTED):

@@ -127,7 +127,7 @@ class JsonLines:
 
 @dataclass
 class Peer:
-    """Another parent process of the run. `heard`: when its last message came. `boundary`: the last one it reported."""
+    """Another parent process of the run. `heard`: when its last message came. `boundary`: the last that it reported."""
 
     connection: JsonLines
     heard: float

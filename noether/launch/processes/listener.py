@@ -78,7 +78,7 @@ class RunListener:
         return [self._held.socket, *(candidate.connection.socket for candidate in self.unproven)]
 
     def poll(self, expected: Collection[int]) -> list[Peer]:
-        """Accept connections and read their messages; return the parent processes that have proved to be of this run.
+        """Accept connections and read their messages; return the parents that have proved that they are of this run.
 
         A connection without a proof is closed after a while. A parent whose rank is not in `expected` is turned away.
         """
@@ -154,7 +154,7 @@ class RunListener:
         """Inform all parents of this run, as they connect, why there is no run to join; return the reason.
 
         The reason is `report`, or that a host has other settings. Return after `RunInfo.telling_s`, or as soon as all
-        parents are informed; their number assumes that each has `own` ranks, as this process has.
+        parents are informed; the count of parents assumes that each has `own` ranks, as this process has.
         """
         limit_s, self._own_refusal = self._run_info.telling_s, report
         began, quiet_s = time.monotonic(), REFUSAL_NOTICE_S

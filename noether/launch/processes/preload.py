@@ -40,8 +40,8 @@ def outlive_signals(parent_pid: int) -> None:
 
     A scheduler sends signals to each process of a step. A fork server that ended on SIGUSR1 would end the workers too,
     because its end triggers their death signal. Its own death signal is SIGTERM: if this arrives and the parent process
-    has ended, even by SIGKILL, all descendants are ended. multiprocessing itself waits for a pipe from its client to
-    close, but the pipe stays open as long as a worker has its other end.
+    has ended, even by SIGKILL, all descendants are ended. multiprocessing itself ends the server when
+    the pipe from its client closes, but the pipe stays open as long as a worker has its other end.
     """
     server_pid = os.getpid()
 

@@ -81,7 +81,7 @@ def start_workers(
 
     If this process has one worker, it is forked from this process. This costs nothing, and this process sees how the
     worker ends, even if it is stopped or killed. Several workers are forked from a fork server with torch in memory.
-    `methods`: start methods to try in order instead of these; a worker that is spawned imports torch itself.
+    `methods`: start methods to try in order instead of the usual ones; a worker that is spawned imports torch itself.
 
     Call this from the main thread, which must outlive the workers: their death signal follows the thread. For the other
     arguments, see `run_placement`. The run's `log_folder` gets rank-N.log of each rank above 0 (stdout and stderr,

@@ -448,7 +448,7 @@ class _Watch:
             print(f"ended  rank {own} on {host}: {ENDINGS[code]}", flush=True)
 
     def decide(self) -> WorkerReport | None:
-        """Return the report of the run's failure, or None. A parent without rank 0 waits for the hub's for a while."""
+        """Return the report of the run's failure, or None. A parent without rank 0 awaits the hub's report a while."""
         if not self._has_failed():
             return None
         link, deadline = self._link, time.monotonic() + DECISION_S

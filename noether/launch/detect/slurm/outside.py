@@ -6,7 +6,7 @@ Such a process never waits for tasks that were not started, and never silently t
   it trains on this node's devices. If the job has more tasks, a warning shows the srun command. In a job of several
   nodes the process is refused, because the other nodes would idle; with `nodes=1`, it trains here anyway.
 - A shell of salloc on a host outside the allocation is refused, because that host was not allocated.
-- A step whose SLURM_* were removed (--cleanenv) is refused: every task would train alone. With `nodes=1`, it trains.
+- A task whose SLURM_* were removed (--cleanenv) is refused: it would train alone, which `nodes=1` allows.
 """
 
 from collections.abc import Mapping

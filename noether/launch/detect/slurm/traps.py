@@ -74,7 +74,7 @@ class OutsideStep:
 
 
 def outside_step(environ: Mapping[str, str], facts: ProcessFacts) -> OutsideStep | None:
-    """Describe a process of a job; return None if it is a task of srun. RequestError: the variables do not fit it."""
+    """Describe a process of a job; return None for a task of srun. RequestError: variables contradict the process."""
     seen = step_seen(facts)
     if seen is not None and not seen.step.isdigit():
         return _outside(environ, NAMED_STEPS.get(seen.step, "a login to the node"), seen.evidence)
@@ -133,7 +133,7 @@ def refuse_stripped(environ: Mapping[str, str], facts: ProcessFacts) -> None:
 
 
 def _refuse_other_step(environ: Mapping[str, str], seen: StepSeen) -> None:
-    """Raise RequestError if the variables are those of another step than the one in which this process runs."""
+    """Raise RequestError if the variables are those of a step other than the one in which this process runs."""
     job_id, step = environ["SLURM_JOB_ID"], environ.get("SLURM_STEP_ID", "")
     # A component of a heterogeneous job has its own job id, but SLURM_JOB_ID is the id of the first component.
     # Outside a job, `srun … : …` sets only the older names (Slurm 22.05).
@@ -149,7 +149,7 @@ def _refuse_other_step(environ: Mapping[str, str], seen: StepSeen) -> None:
 
 
 def _inherited(environ: Mapping[str, str]) -> str:
-    """Return the contradiction between variables which shows that the step's were inherited from another step, or "".
+    """Return the contradiction which shows that the step's variables were inherited from another step, or "".
 
     sbatch and salloc set the job's variables, but keep inherited step variables. For a batch script, slurmd sets
     SLURM_GTIDS=0 and SLURMD_NODENAME.
