@@ -51,7 +51,7 @@ class Call(Memberless):
 
 
 def bind(words: Sequence[str], engine: str = "") -> Call:
-    """Return the call that a command line requests, which may be to show help. `engine`: the container engine, or "".
+    """Return the call that a command line requests, possibly one that shows help. `engine`: the container engine or "".
 
     RequestError: a word is missing, unknown or superfluous; the error's fix is the line that was probably meant.
     """
@@ -109,7 +109,7 @@ def _before_script(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def read_train_line(words: tuple[str, ...]) -> tuple[tuple[str, ...], str | None] | None:
-    """Return the overrides and settings file of `noether WORDS`; None if it is invalid or not `train` or `run`."""
+    """Return the overrides and settings file in `noether WORDS`; None unless this is a valid `train` or `run` line."""
     with contextlib.suppress(RequestError):
         call = bind(words)
         own = call.words[: [*call.words, SCRIPT].index(SCRIPT)]
@@ -121,7 +121,7 @@ def _spelled_out(words: list[str]) -> tuple[list[str], list[str]]:
     """Return the words for the command and the words for Fire, rewritten so that Fire binds all of them as intended.
 
     Help becomes Fire's own flag; a one-letter flag becomes its long form; a switch becomes --switch=True, because Fire
-    would take the next word as its value; a flag without a value becomes --flag=NO_VALUE, which Fire would make "True".
+    would take the next word as its value; a flag without a value gets NO_VALUE, because Fire would give it "True".
     """
     words[:1] = [{"--version": "version", "--help": "help", "-h": "help"}.get(word, word) for word in words[:1]]
     if words[:1] == ["help"] and (len(words) == 1 or words[1] in COMMANDS):
@@ -214,7 +214,7 @@ def _arranged(call: Call, typed: Sequence[str], line: Sequence[str]) -> Call:
 
 
 def _override(call: Call, name: str, value: str, typed: Sequence[str]) -> str:
-    """Return a setting's flag as an override, with a value that contains a comma quoted, so that it is not a sweep."""
+    """Return a setting's flag as an override; a value that contains a comma is quoted, so that it is not a sweep."""
     from noether.config.schema import RunConfig
 
     if name.partition(".")[0] not in RunConfig.model_fields:
@@ -226,7 +226,7 @@ def _override(call: Call, name: str, value: str, typed: Sequence[str]) -> str:
     for word in call.words:
         other, _, its_value = word.lstrip("+~").partition("=")
         nested = f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.")
-        if other == name or (nested and "{" in value + its_value):  # Fire does not keep the order of the two.
+        if other == name or (nested and "{" in value + its_value):  # Fire loses the order of flag and override.
             raise RequestError("flag-and-override", f"{name} is given as a flag and as an override",
                                seen=f"{flag_of(name)} {value} and {word}", expected="only one of them",
                                fix=f"leave {word} out")  # fmt: skip

@@ -1,7 +1,7 @@
 """Complete a command line for the shells: commands, flags, settings, groups and their options, runs and files.
 
-Imports only the standard library, because a shell waits. Commands and flags are read from the commands themselves, the
-groups from their folder, and the settings from completion.txt, which `make docs` writes.
+Imports only the standard library, because the shell waits for the answer. Commands and flags are read from the commands
+themselves, the groups from their folder, and the settings from completion.txt, which `make docs` writes.
 """
 
 import os
@@ -41,7 +41,7 @@ def shell_script(shell: str) -> str:
 def complete_here(arguments: Sequence[str]) -> int:
     """Print the completions of the last word, one per line; return the exit code.
 
-    `arguments` are the shell's name and the line up to the cursor, which bash passes as one text, others as words.
+    `arguments` are the shell's name and the line up to the cursor: from bash as one text, from other shells as words.
     """
     shell, *rest = arguments
     words = split_line(rest[0]) if shell == "bash" else list(rest)
@@ -66,7 +66,7 @@ def split_line(line: str) -> list[str]:
 
 
 def complete(words: Sequence[str]) -> list[str]:
-    """Return the completions of the last word; the first word is the program. Those ending in =, / or . go on."""
+    """Return the completions of the last word; the first word is the program. After =, / or ., more can be typed."""
     program, *typed = words
     *before, word = [*filter(None, [programs().get(Path(program).name)]), *typed] or [""]
     before = before[before[1:2] == ["run"] and before[0] in ("plan", "submit") :]
@@ -136,7 +136,7 @@ def _runs(typed: str) -> list[str]:
 
 
 def _files(typed: str, endings: tuple[str, ...]) -> list[str]:
-    """Return the matching folders, and the matching files with one of the endings. Hidden ones need a typed dot."""
+    """Return the matching folders, and the matching files with one of the endings; hidden names only after a dot."""
     head, slash, start = typed.rpartition("/")
     place = os.path.expanduser(head + slash) or "."
     found = sorted(glob(f"{escape(start)}*", root_dir=place))
@@ -149,6 +149,6 @@ def _starting(typed: str, names: Iterable[str]) -> list[str]:
 
 
 def _settings() -> dict[str, list[str]]:
-    """Return every setting with its choices, from completion.txt, which has words `name` and `name=choice|choice`."""
+    """Return {setting: its choices}, from the words `name` and `name=choice|choice` of completion.txt."""
     words = (word.partition("=") for word in (Path(__file__).parent / "completion.txt").read_text().split())
     return {name: choices.split("|") if choices else [] for name, _, choices in words}

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         print("noether: interrupted", file=sys.stderr)
         code = signal_code(signal.SIGINT)
     except BrokenPipeError:
-        # The reader of a pipe has ended (noether plan | head). This is no error, but nothing more can be printed.
+        # The reader of a pipe has ended (noether plan | head). This is not an error, but no more can be printed.
         sys.stderr.close()
         code = ExitCode.FAILED
     except (NoetherError, OSError) as error:

@@ -40,12 +40,12 @@ def flag_of(name: str) -> str:
 
 
 def key_of(word: str) -> str:
-    """Return the parameter's name of a typed flag, such as dry_run for --dry-run, as Fire does."""
+    """Return the name of a typed flag's parameter, such as dry_run for --dry-run, as Fire derives it."""
     return word.partition("=")[0].lstrip("-").replace("-", "_")
 
 
 def refusal(trace: Any, typed: Sequence[str], engine: str) -> RequestError:
-    """Return the error for a line that Fire could not bind. The trace's last element has the reason and the words."""
+    """Return the error for a line that Fire could not bind. The trace's last element holds the reason and the words."""
     found, reason, left = trace.GetResult(), trace.elements[-1].ErrorAsStr(), list(trace.elements[-1].args)
     if isinstance(found, CommandGroup):
         return _unknown_command(typed, sum(len(element.args or ()) for element in trace.elements[:-1]), engine)
@@ -59,7 +59,7 @@ def refusal(trace: Any, typed: Sequence[str], engine: str) -> RequestError:
 
 
 def check_words(call: Any, line: Sequence[str]) -> None:
-    """Refuse words that Fire would bind wrongly: a repeated flag, a missing value, a second command, a mesh."""
+    """Refuse words that Fire would bind wrongly: repeated flags, missing values, a second command, a bare mesh."""
     verb, words = call.verb, list(call.words)
     if NO_VALUE in words:
         raise flag_without_value(words_of(call.function)[words.index(NO_VALUE)])

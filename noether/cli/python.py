@@ -151,7 +151,7 @@ def train(words: Words = (), **settings: Any) -> "LoadedRun":
         raise KeyboardInterrupt
     if code != ExitCode.DONE or path is None:
         raise _ended(code, path, "".join(said), "train")
-    return load_run(path, trust=True)  # The caller has named the run's code in this call, so trusts it.
+    return load_run(path, trust=True)  # The caller has named the run's code in this call, and so trusts it.
 
 
 def plan(words: Words = (), **settings: Any) -> Plan:

@@ -31,7 +31,7 @@ SettingsFile = str | Path | SettingsLayer | None
 def load_config(overrides: Sequence[str] = (), hp: SettingsFile = None) -> RunConfig:
     """Compose and validate the configuration of a run.
 
-    overrides: Hydra's overrides, applied in this order: `key=value`, `+key=value`, `~key`, `group=option`.
+    overrides: first every `group=option`, then `key=value`, `+key=value` and `~key` in order (Hydra's grammar).
     hp: a YAML file in any folder, which can use the groups of the configs folder. Without a `defaults` list, the file
         changes the default configuration. None: the default configuration.
     RequestError: a setting is wrong. The error names the key, the expected value, and the line to change.
@@ -103,7 +103,7 @@ def laid_over(layers: Sequence[SettingsLayer]) -> dict[str, Any]:
 def validate(settings: dict[str, Any]) -> RunConfig:
     """Check plain settings against the schema; return the configuration.
 
-    RequestError: a setting is wrong. It names each wrong key, the key that was probably meant, and the line to change.
+    RequestError: a setting is wrong. The error names each wrong key, the key probably meant, and the line to change.
     """
     try:
         return RunConfig.model_validate(settings)
@@ -144,7 +144,7 @@ def _origin(file: Path | None) -> str:
 
 
 def read_dumped(path: Path) -> RunConfig:
-    """Read the config.yaml that `dump_config` wrote for a run. In this file, `${}` is text, and `defaults` is no list.
+    """Read the config.yaml that `dump_config` wrote for a run; `${}` and `defaults` have no special meaning in it.
 
     RequestError: the file cannot be read, or its settings do not fit the schema.
     """
@@ -162,7 +162,7 @@ def dump_config(config: BaseModel) -> str:
 
 
 def _replaced(below: Mapping[str, Any], above: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the settings of `below` that are removed when `above` is laid over it."""
+    """Yield the names of the settings to remove from `below` before `above` is laid over it."""
     for name in SECTIONS_WITH_KIND:
         parts = [part for one in (below, above) if isinstance(part := one.get(name), dict)]
         kinds = {str(part["kind"]) for part in parts if "kind" in part}

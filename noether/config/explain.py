@@ -122,7 +122,7 @@ def members_of(annotation: Any) -> list[Any]:
 
 
 def resolve_value(setting: str, typed: str, kinds: Kinds = UNKNOWN) -> str | None:
-    """Return the value that a user meant who typed another program's value, or a number with its unit, for a setting.
+    """Return the value meant for a setting by a user who typed another program's value, or a number with its unit.
 
     Return None if this value is unknown. The schema can still refuse a returned value, for example 0.
     """
@@ -210,7 +210,7 @@ def refusal_of(error: ValidationError, settings: Mapping[str, Any]) -> RequestEr
 
 
 def _accepted(refused: RequestError, key: str, settings: Mapping[str, Any], kinds: Kinds) -> RequestError:
-    """Return the error about `key`. If the schema refuses its fix too, replace it by the fix for the new error."""
+    """Return the error about `key`. If the schema refuses the error's fix too, use the new error's fix instead."""
     trial, fix = deepcopy(dict(settings)), ""
     try:
         override = parse_override(*shlex.split(re.split(r" {6}|\n", refused.fix)[0]))
@@ -319,7 +319,7 @@ def _unknown_key(key: str, value: Any, kinds: Kinds) -> RequestError:
     elif not rest and key in settings(kinds):  # A file contains a dotted name as a key.
         meant = Suggestion(key.replace(".", ": {") + f": {given}" + "}" * key.count("."), "nested, in its file")
     meant = meant or resolve_alias(spelled if rest else typed, given, kinds)
-    group = resolve_alias(key, "VALUE", kinds) if rest and not meant else None  # Maybe of another section.
+    group = resolve_alias(key, "VALUE", kinds) if rest and not meant else None  # The name may be another section's.
     for other in (group.setting + rest if group else "", _spelled(typed, kinds)):
         option = resolve_value(other, given, kinds) if other in SECTIONS else given
         if not meant and option and _is_setting(other, kinds):
@@ -337,7 +337,7 @@ def _unknown_key(key: str, value: Any, kinds: Kinds) -> RequestError:
 
 
 def _is_setting(name: str, kinds: Kinds) -> bool:
-    """Return whether the schema has a setting of this name, or it is in a mapping whose names the user chooses."""
+    """Return whether the schema has a setting of this name, or the name is a key that the user chose in a mapping."""
     within = name.rpartition(".")[0]
     return bool(fields_of(name, kinds) or (fields_of(within, kinds) and not sections_at(within, kinds)))
 

@@ -26,7 +26,7 @@ def our_groups() -> dict[str, list[str]]:
 
 
 def lines_for(word: str) -> list[str]:
-    """Return the overrides that choose the option of a word or path such as quick, upt.yaml or configs/model/upt."""
+    """Return the overrides that choose the option named by a word or path: quick, upt.yaml or configs/model/upt."""
     name = word.removesuffix(".yaml").removesuffix(".yml").removeprefix("configs/").rstrip("/")
     found = [(group, one) for group, options in our_groups().items() for one in options]
     lines = [

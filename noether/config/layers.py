@@ -42,7 +42,7 @@ def primary_file(hp: str | Path | None) -> Path:
 
 
 def as_yaml(path: Path) -> str:
-    """Return the command that turns a file into a YAML file: convert TOML; rename others, as JSON is valid YAML."""
+    """Return the command that makes a YAML file of a file: it converts TOML, and renames others (JSON is YAML)."""
     source, target = shlex.quote(str(path)), shlex.quote(str(path.with_suffix(".yaml")))
     convert = "import sys, tomllib, yaml; yaml.safe_dump(tomllib.load(sys.stdin.buffer), sys.stdout)"
     return f"python -c '{convert}' < {source} > {target}" if path.suffix == ".toml" else f"mv {source} {target}"
@@ -139,7 +139,7 @@ def layers_of(
         layers = walk.layers(primary, appended=[_Entry("group", *one, one[0]) for one in appended.items()])
         absent = [group for group, options in walk.chosen.items() if options and group not in walk.listed]
         if absent:
-            first = min(absent, key=lambda group: not group.startswith("experiment/"))  # It may list the others.
+            first = min(absent, key=lambda group: not group.startswith("experiment/"))  # An experiment may list others.
             appended[first] = walk.chosen[first]
         elif walk.chose_late:
             chosen = walk.chosen

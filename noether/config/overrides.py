@@ -61,7 +61,7 @@ def _several_values(text: str) -> RequestError:
         expected, fix = "a list in brackets", f"{key}={shlex.quote(f'[{value}]')}"
     elif takes(name, str, Path):
         fix = f'{key}=\\"{value}\\"      (one text with commas; a sweep: -m {text})'
-    elif re.search(",0+\\d", value) and (number := resolve_value(name, value)):  # 0,001 or 10,000 is no list.
+    elif re.search(",0+\\d", value) and (number := resolve_value(name, value)):  # 0,001 and 10,000 are not lists.
         fix = f"{key}={number}"
     return RequestError("setting-given-twice", f"{name} was given several values", seen=text,
                         expected=f"{expected}; a comma separates the values of a sweep", fix=fix)  # fmt: skip
@@ -88,7 +88,7 @@ def _unreadable(text: str, following: Sequence[str] = ()) -> RequestError:
 
 
 def _overrides_meant(text: str) -> list[str]:
-    """Return the overrides that a word means that is YAML or JSON, joins several, or lacks the `=`; [] if unknown."""
+    """Return the overrides meant by a word that is YAML or JSON, joins several, or lacks the `=`; [] if unknown."""
     name, _, value = text.partition("=")
     if value.strip().startswith("{"):  # trainer={'max_epochs': 3}
         text = f"{name}: {value.replace('=', ': ')}"

@@ -143,7 +143,7 @@ def dotted_path_or(*known: str, others: str = "") -> AfterValidator:
 
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(updates?|epochs?|samples?|%)\s*")
 _OTHERS = {"ep": "epoch", "sa": "sample", "%": "%"} | dict.fromkeys(("up", "st", "it", "ba"), "update")
-"""{the first letters of a name for a unit of length: our unit}; other names are steps, iterations and batches."""
+"""{the first letters of a unit of length: our unit}; steps, iterations and batches are other names for updates."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ OWN_OPTIONS: Mapping[str, str] = {
     **{"nodefile": "nodelist", "output": "folder", "error": "folder", "mem": "mem_gb", "time": "timeout_min"},
     "signal": "slurm_signal_delay_s",
 }
-"""{option of sbatch: the key of this section to use instead}. A key of the same name accepts the same values."""
+"""{option of sbatch: the key of this section to use instead}. If the names are equal, both accept the same values."""
 FIXED_OPTIONS: Mapping[str, str] = {
     "open-mode": "leave {name} out",
     "requeue": "slurm.max_requeues=VALUE",
@@ -82,7 +82,7 @@ class SlurmConfig(Section):
 
     @property
     def ntasks_per_node(self) -> int:
-        """The number of tasks per node: the requested one, else one for each GPU, else 1."""
+        """The number of tasks per node: as requested, or else one for each GPU, or else 1."""
         return self.tasks_per_node or self.gpu_count or 1
 
     @model_validator(mode="after")

@@ -55,7 +55,7 @@ def expand_sweep(overrides: Sequence[str], verb: str = "train") -> list[list[str
 
 
 def check_amount(overrides: Sequence[str]) -> None:
-    """Raise RequestError if there are so many overrides that parsing would take longer than seconds."""
+    """Raise RequestError if there are so many overrides that parsing would take longer than a few seconds."""
     characters = sum(map(len, overrides))
     if len(overrides) > MOST_WORDS or characters > MOST_CHARACTERS:
         raise RequestError(

@@ -9,7 +9,7 @@ from yaml.composer import Composer
 from noether.common.errors import RequestError
 
 MOST_BYTES = 2**20
-"""The maximum size of a settings file in bytes; noether's own files have at most 6,000 bytes."""
+"""The maximum size of a settings file in bytes; noether's own files are at most 6,000 bytes long."""
 DEEPEST, LONGEST_NUMBER = 50, 100
 """The maximum number of nested levels, and the maximum number of characters in a number."""
 _FOUND_IN = "tag:yaml.org,2002:"
@@ -21,7 +21,7 @@ class UnboundedYaml(yaml.MarkedYAMLError):
 
 
 class _Counted(Composer):
-    """A composer of YAML nodes that counts the values. An alias counts as often as the values that it repeats."""
+    """A composer of YAML nodes that counts the values. An alias counts as all the values that it repeats."""
 
     most_values, takes_aliases = 10_000, True
 
@@ -53,7 +53,7 @@ class _Counted(Composer):
 
 
 class PlainYaml(_Counted, _LOADER):  # type: ignore[misc]
-    """YAML with data, read like PyYAML's safe loader, and by PyYAML's C parser if that is installed."""
+    """YAML of data, read as PyYAML's safe loader reads it, by PyYAML's C parser if that is installed."""
 
     most_bytes, most_values = 2**24, 300_000  # A map can name more than 100,000 cases.
 

@@ -204,7 +204,7 @@ def _keys(request: Request) -> list[str]:
 
 
 def _count(text: str) -> int | None:
-    """Return the text as a whole number; None if it is none, or so long that Python might refuse to read it."""
+    """Return the text as a whole number; None if it is not one, or so long that Python might refuse to read it."""
     return int(text) if text.isdecimal() and text.isascii() and len(text) < 19 else None
 
 

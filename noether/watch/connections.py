@@ -14,7 +14,7 @@ MOST_OF_A_HEADER = 2**14
 
 
 class BoundedConnection(H11Protocol):
-    """A connection that is closed if a request is not complete in time, or if it is the longest waiting of too many."""
+    """A connection, closed if a request is not complete in time, or if too many are open and it has waited longest."""
 
     connections: set[Any]
     _timer: asyncio.TimerHandle
@@ -32,7 +32,7 @@ class BoundedConnection(H11Protocol):
         super().on_response_complete()
 
     def waits(self) -> bool:
-        """Return whether the connection waits for a request, so that no answer is in progress."""
+        """Return whether the connection waits for a request, that is, no answer is in progress."""
         return self.cycle is None or self.cycle.response_complete
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ TAIL = 2**16
 
 
 def log_part(folder: RunFolder, path: Path, start: int | None) -> dict[str, Any]:
-    """Return a log's `text` from byte `start` on, with the byte offsets of its begin (`from`) and its end (`next`).
+    """Return a log's `text` from byte `start` on, with the byte offsets of its beginning (`from`) and end (`next`).
 
     If `start` is None, beyond the file's end, or more than TAIL bytes before the end, return the end of the file from
     the beginning of a line. The next call returns a last character that is still incomplete.

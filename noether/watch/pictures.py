@@ -123,7 +123,7 @@ class Pictures:
             for field in fields:
                 for number, case in enumerate(field.cases):
                     error = percent(finite(case.relative_l2, None))
-                    by = "" if field is fields[0] else f" by {in_words(fields[0].name)}"  # All have equal cases.
+                    by = "" if field is fields[0] else f" by {in_words(fields[0].name)}"  # All fields have equal cases.
                     note = f"{heading(case.label)} case{by}: {case.sample}, relative L2 {error}"
                     source = "while training" if path == self._folder.latest_case else f"{path.stem} split"
                     group = f"{heading(field.name)}, {source}"

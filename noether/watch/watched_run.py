@@ -258,7 +258,7 @@ class WatchedRun:
             }
 
     def curves(self, have: str, buckets: int, low: float, high: float) -> dict[str, Any]:
-        """Return the curves from update `low` to `high`; only their version if that is `have`, the page's version."""
+        """Return the curves from update `low` to `high`; only their version if the page has it (`have`)."""
         with self._lock:
             self._read_on()
             version, described = f"{self._followed.generation}.{self._history.rows}", self.described
@@ -301,7 +301,7 @@ class WatchedRun:
         return records.finite_values(mapping(self._result(), "metrics"))
 
     def table_row(self) -> dict[str, Any]:
-        """Return the run's row in the table of runs, without `line`: its settings, and its final or newest metrics."""
+        """Return the run's row for the table, except what `line` returns: settings, and final or newest metrics."""
         split, metrics = records.newest_metrics(self._result(), self._last_rows())
         return {"key": self.key, "split": split, "metrics": records.finite_values(metrics), "settings": self.settings()}
 
@@ -379,7 +379,7 @@ class WatchedRun:
         return rows
 
     def _rank_state(self, state: str, rank: int, *, has_log: bool) -> str:
-        """Return a rank's state: that of the run, but if that is failed or lost, "failed" or "ended" by its report."""
+        """Return a rank's state: the run's or, in a failed or lost run, "failed" or "ended", by the rank's report."""
         if state not in (overview.FAILED, overview.LOST) or not has_log:
             return state if has_log or state != overview.RUNNING else "no log yet"
         try:

@@ -5,7 +5,7 @@ _noether() {
     while IFS= read -r candidate; do
         COMPREPLY+=("$candidate")
     done < <("${COMP_WORDS[0]}" __complete bash "${COMP_LINE:0:COMP_POINT}" 2>/dev/null)
-    # More of the same word follows what ends so: no blank after it.
+    # A completion that ends in =, / or . is only part of a word: no blank after it.
     if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=/.] ]]; then
         compopt -o nospace
     fi

@@ -3,7 +3,7 @@
 _noether() {
     local -a found whole begun
     found=("${(@f)$("${words[1]}" __complete zsh "${(@Q)words[1,CURRENT]}" 2>/dev/null)}")
-    # More of the same word follows what ends so: no blank after it.
+    # A completion that ends in =, / or . is only part of a word: no blank after it.
     begun=("${(@M)found:#*[=/.]}")
     whole=("${(@)found:#*[=/.]}")
     (( ${#begun} )) && [[ -n $begun[1] ]] && compadd -S '' -- "${begun[@]}"

@@ -109,7 +109,7 @@ export function plan(run) {
   fill("environment", run.environment, (all) => facts(Object.entries(all).map(([name, value]) => [words(name), value])));
 }
 
-/** Show how each run's last log lines spent their time and, once a run has ended, each rank's seconds. */
+/** Show how the time was spent by each run's last log lines and, once a run has ended, each rank's seconds. */
 export function time(runs, colours) {
   fill("time-bars", runs.map((run) => [run.name, run.pace.bands]), () => runs.filter((run) => Object.keys(run.pace.bands).length).map((run) => {
     const bar = h("div", { class: "bar", role: "img", "aria-label": Object.entries(run.pace.bands).map(([name, share]) => `${name} ${percent(share, 2)}`).join(", ") });

@@ -29,7 +29,7 @@ COMMAND_CHECKS: Sequence[Callable[[Job], Iterator[Finding]]] = (
 )  # fmt: skip
 MAX_SIZE = 4 * 1024 * 1024  # Slurm accepts scripts of up to 4 MiB (slurm.conf(5), max_script_size).
 NO_SCRIPTS = (".py", ".yaml", ".yml", ".toml", ".json", ".ipynb")
-_UNUSUAL = re.compile(r"[\0-\x08\x0e-\x1a]|\A(?s:.{100000})")  # What no script needs, and what may crash the parser.
+_UNUSUAL = re.compile(r"[\0-\x08\x0e-\x1a]|\A(?s:.{100000})")  # No script needs these; they may crash the parser.
 _PROSE = (".md", ".markdown", ".rst", ".txt")
 
 

@@ -46,7 +46,7 @@ def run_lint(
     """Lint files and print the findings; return the exit code.
 
     With `fix=True`, also write fixed scripts beside the originals. `style`: one of `formats.FORMATS`. `slurm`: the
-    cluster's version of Slurm. `site`: the path of the site's file. `programs`: what the linter is taught. UsageError:
+    cluster's version of Slurm. `site`: the path of the site's file. `programs`: the taught programs. UsageError:
     a flag has an unknown value, or there is no file to lint.
     """
     if style not in FORMATS:
@@ -99,7 +99,7 @@ def write_fixed(report: Report, asked: Asked) -> list[str]:
 
 
 def list_rules(taught: Sequence[Rule] = ()) -> int:
-    """Print all rules, also the `taught` ones, one per line; return the exit code."""
+    """Print all rules, including the `taught` ones, one per line; return the exit code."""
     for rule in (*RULES, *taught):
         print(f"{rule.code}  {rule.name:<24} {rule.level:<8} {rule.why}")
     return 0

@@ -313,7 +313,7 @@ class StatusFlow:
         return None
 
     def _replaced(self, following: Sequence[Node]) -> Loss | None:
-        """Return how a status is lost that none of the following statements checks."""
+        """Return how a status is lost if none of the following statements checks it; None as for `loss`."""
         for at, after in enumerate(following):
             text = text_of(after)
             if end := re.fullmatch(r"(?:exit|return)(?:\s+[\"']?(\S+?)[\"']?)?", text):
@@ -332,7 +332,7 @@ class StatusFlow:
 
 
 def _kept_in(statements: Iterable[Node]) -> bool:
-    """Return whether the statements use an exit status. To save and print it is not enough."""
+    """Return whether the statements use an exit status. Saving and printing it is not enough."""
     texts = [text for statement in statements if not _SAYS.fullmatch(text := text_of(statement))]
     names = [match[1] for text in texts if (match := re.fullmatch(r"(\w+)=\"?\$(?:\?|\{\?\})\"?", text))]
     kept = sum(_KEEPS.search(text) is not None for text in texts)

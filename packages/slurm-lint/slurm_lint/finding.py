@@ -10,12 +10,12 @@ from typing import Any
 
 from slurm_lint.rules import BY_NAME, Level, Rule
 
-_OURS = re.compile(r"(?<!\\)\$(?=[(?!]|SLURM|MASTER_|code\b)")  # What the job's own shell must expand in a fix.
+_OURS = re.compile(r"(?<!\\)\$(?=[(?!]|SLURM|MASTER_|code\b)")  # Each $ of a fix that the job's own shell must expand.
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of one line of the file: `instead` replaces it (no lines: delete it), and `above` is inserted elsewhere.
+    """A change of one line: `instead` replaces it (no lines: delete it); `above`: text to insert above another line.
 
     `line`: the line's number; 0: change all line ends. `safe`: the edit cannot be wrong, so `--fix` makes it.
     """

@@ -35,7 +35,7 @@ class JobShape:
 
     nodes: int
     tasks: int
-    tasks_per_node: int | None  # As requested, or else if all nodes get equally many.
+    tasks_per_node: int | None  # As requested, or calculated if all nodes get equally many.
     gpus_per_node: int | None
     total_gpus: int | None
     nodes_known: bool = True
@@ -110,12 +110,12 @@ class Job:
                 yield launch, srun, shape
 
     def number(self, launch: Launch, layer: Layer, *names: str) -> int | None:
-        """Return the value of the first of the named options that the layer has; None if it is no known number."""
+        """Return the value of the first of the named options that the layer has; None if it is not a known number."""
         return launch.variables.number(layer.option(*names), self.known)
 
     @cached_property
     def has_driver(self) -> bool:
-        """True if the script has a word for a program, other than ray, that starts programs on the other nodes."""
+        """True if the script names a program, other than ray, that starts programs on the other nodes."""
         return any(_DRIVERS.search(word.raw) for c in self.script.commands if c.name != "ray" for word in c.words)
 
     def shows_ddp(self, launch: Launch) -> bool:

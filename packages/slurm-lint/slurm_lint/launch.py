@@ -242,7 +242,7 @@ class _Chain:
             self._inner(ShellText(self.heredoc, queue[0].line + 1))
 
     def _inner(self, shell: ShellText) -> None:
-        self.heredoc = None  # It belongs to the outer shell only.
+        self.heredoc = None  # A here-document belongs to the outer shell only.
         self.depth += 1
         self.shells.append(shell)
         for command in shell.commands:
@@ -274,7 +274,7 @@ def _parts(words: Sequence[Word]) -> list[list[Word]]:
 
 
 def _read(words: list[Word], flags: frozenset[str]) -> tuple[dict[str, str], list[Word]]:
-    """Return {option: value} of a program, and the words after its options, which a word ending in .py ends."""
+    """Return {option: value} of a program, and the words after its options; a word ending in .py is never a value."""
     options: dict[str, str] = {}
     while words and words[0].text.startswith("-") and words[0].text not in ("-", "--"):
         name = words[0].text.partition("=")[0].lstrip("-").replace("-", "_")

@@ -24,7 +24,7 @@ _SET = names_in(
     NODELIST NPROCS NTASKS NTASKS_PER_NODE PACK_JOB_ID PROCID RESTART_COUNT STEPID STEP_GPUS STEP_ID STEP_NODELIST
     STEP_NUM_NODES STEP_NUM_TASKS STEP_TASKS_PER_NODE SUBMIT_DIR SUBMIT_HOST TASKS_PER_NODE TASK_PID"""
 )
-"""The variables that sbatch and srun set, without SLURM_ (manuals of 22.05 to 25.11), if similar names are in use."""
+"""Variables, without SLURM_, that sbatch and srun set (manuals of 22.05 to 25.11), if scripts use similar names."""
 _MEANT = {
     "CPUS_ON_NODE": "CPUS_PER_NODE NCPUS NUM_CPUS", "GPUS_ON_NODE": "NGPUS NUM_GPUS", "MEM_PER_NODE": "MEM",
     "SUBMIT_DIR": "WORKING_DIR WORKDIR JOB_WORKDIR", "NNODES": "NODES", "NTASKS": "TASKS NUM_TASKS", "PROCID": "RANK",
@@ -55,7 +55,7 @@ def world_size(job: Job, launch: Launch) -> int | None:
         return processes and processes * agents
     if mpirun := launch.layer("mpirun"):
         return job.number(launch, mpirun, "np", "n") or shape.tasks
-    if launch.layer("ranks") and (not under_srun or shape.tasks == shape.nodes):  # It starts a rank per GPU.
+    if launch.layer("ranks") and (not under_srun or shape.tasks == shape.nodes):  # One process starts a rank per GPU.
         return (shape.total_gpus or shape.tasks) if under_srun else (shape.gpus_per_node or 1)
     return shape.tasks if under_srun else 1
 
@@ -245,7 +245,7 @@ def _workers(job: Job, launch: Launch, per_node: Layer, shape: JobShape) -> Iter
     message = f"{counted(processes, 'worker')} per node{default} on {counted(gpus, 'GPU')} per node"
     message += "" if processes > gpus else ": the other GPUs stay idle"
     edit, fix = _with_value(job, launch, option, gpus * machines), f"--{option}={gpus * machines}"
-    if "multi_gpu" in per_node.options and gpus * machines == 1:  # It is refused for one process.
+    if "multi_gpu" in per_node.options and gpus * machines == 1:  # The flag is refused for one process.
         edit, fix = None, f"#SBATCH --gpus-per-node={processes}"
     yield Finding(launch.line, "processes-per-node", message, fix, edit, certain=processes > gpus)
 

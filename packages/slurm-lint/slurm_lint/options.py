@@ -92,7 +92,7 @@ class Given(NamedTuple):
 
 
 class OptionProblem(NamedTuple):
-    """A word that cannot be parsed as an option, with the word to write `instead` (or ""); `of_srun`: srun has it."""
+    """A word that is not a valid option, with the word to write `instead` (or ""); `of_srun`: srun has the option."""
 
     rule: str
     word: str

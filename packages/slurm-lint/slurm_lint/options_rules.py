@@ -97,7 +97,7 @@ def syntax(job: Job) -> Iterator[Finding]:
 
 
 def continued(job: Job) -> Iterator[Finding]:
-    """line-as-command: bash runs as a command what was meant as the rest of a command or as an assignment."""
+    """line-as-command: bash runs as a command a line meant as the rest of a command or as an assignment."""
     for command in (*job.script.commands, *job.inner):
         first, second = [*(word.raw for word in command.words), "", ""][:2]
         source, cause, fix, edit = job.script.source(command.line), " as a command", "", None
@@ -112,7 +112,7 @@ def continued(job: Job) -> Iterator[Finding]:
             yield Finding(again[0], "line-as-command", message, "| or && in front of it", certain=False)
             continue
         elif re.match("=(?!=)", second) and re.fullmatch(r"[A-Za-z_]\w*", first) and called:
-            cause, fix = f"{cause}: a variable's = may have no blanks beside it", f'{first}="…"'
+            cause, fix = f"{cause}: a variable's = must not have blanks beside it", f'{first}="…"'
             changed = re.sub(rf"\b{first}\s+=\s*(?![\s#])", f"{first}=", source, count=1)
             edit = Edit(command.line, (changed,)) if len(command.words) == 2 + (second == "=") else None
         elif first == "~" and source.strip() == "~":
@@ -178,7 +178,7 @@ def _passed_over(script: Script) -> Iterator[tuple[int, str, list[str], bool, bo
         late = number > script.first_command
         match, almost = DIRECTIVE.match(line), _ALMOST.fullmatch(line)
         glued = _GLUED.search(line) if match and not late else None
-        aside = not match and almost and not almost["typo"] and number > last  # It is disabled.
+        aside = not match and almost and not almost["typo"] and number > last  # The line is disabled.
         looks = glued or (late and script.is_shell and match) or (not match and almost)
         if number in script.shell.quoted_lines or not looks or aside:
             continue
@@ -303,7 +303,7 @@ def together(job: Job) -> Iterator[Finding]:
                 message = f"Slurm refuses {' and '.join(f'--{option.name}' for option in given)} together"
                 yield Finding(max(option.line for option in given), "options-contradict", message, "keep one of them")
     for options, shape in zip(job.components, job.shapes, strict=True):
-        for option in (each for each in options.given if each.name != "mail-type"):  # It may be repeated.
+        for option in (each for each in options.given if each.name != "mail-type"):  # --mail-type may be repeated.
             if (holds := options.last(option.name)) and holds.value != option.value:
                 cause = f" is replaced by {holds.value} on line {holds.line}"
                 message = f"--{option.name}={option.value}{cause}"
@@ -317,7 +317,7 @@ def together(job: Job) -> Iterator[Finding]:
         each, total = (gpu_count(options.value(name)) for name in ("gpus-per-task", "gpus"))
         if per_task and not options.last("ntasks", "gpus", "ntasks-per-node", "nodes", "ntasks-per-gpu"):
             message, fix = "sbatch refuses --gpus-per-task without --ntasks or --gpus", "for example #SBATCH --ntasks=4"
-            yield Finding(per_task.line, "options-contradict", message, fix, certain=False)  # Or typed.
+            yield Finding(per_task.line, "options-contradict", message, fix, certain=False)  # It may be typed.
         message = ""
         if total and on_node and not per_task and count(options.value("nodes")) and total != on_node * shape.nodes:
             message = f"--gpus={total} contradicts {shape.nodes} nodes × {on_node} GPUs = {on_node * shape.nodes}"
@@ -337,7 +337,7 @@ def dependency(job: Job) -> Iterator[Finding]:
 
 
 def site(job: Job) -> Iterator[Finding]:
-    """site-partition, site-required: by the site's file, a partition does not exist or an option is missing."""
+    """site-partition, site-required: a partition does not exist or an option is missing, according to the site file."""
     given = [option for options in job.components for option in options.given]
     elsewhere = any(option.name == "clusters" for option in given)
     for option in (each for each in given if each.name == "partition" and job.site.partitions and not elsewhere):

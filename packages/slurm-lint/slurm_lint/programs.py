@@ -28,7 +28,7 @@ class Program(Protocol):
     rules: "Sequence[Rule]"
 
     def script_word(self, words: Sequence[str], *, image: bool) -> int | None:
-        """Return the index of the user's script in the words, 0 without a script, None if it is not this program.
+        """Return the index of the user's script in the words, 0 without a script, None for another program's words.
 
         The first word is a command or a module; with `image=True`, an image whose entry point reads the other words.
         """
@@ -39,7 +39,7 @@ class Program(Protocol):
 
 @dataclass(frozen=True)
 class Site:
-    """A cluster as its administrator describes it in a TOML file. Entries that are missing there are not checked.
+    """A cluster as its administrator describes it in a TOML file. Entries that the file lacks are not checked.
 
     slurm: the version, such as 23.02. partitions: all partitions. required: the options that every job must set.
     options: options that plugins add to sbatch and srun. disable: codes or names of the rules to turn off.

@@ -151,7 +151,7 @@ def backend(job: Job) -> Iterator[Finding]:
 
 
 def too_early(job: Job) -> Iterator[Finding]:
-    """expanded-too-early: the batch shell expands a variable of a task, or the submitting shell one of the job."""
+    """expanded-too-early: the batch shell expands a task's variable, or the submitting shell expands a job's."""
     submitted = job.script.expanded and not any(re.search("#SBATCH|SLURM_", line) for line in job.script.outer)
     for number, line in enumerate(job.script.lines if submitted else (), job.script.first_line):
         if match := _OF_A_JOB.search(line):

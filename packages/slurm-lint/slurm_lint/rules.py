@@ -17,7 +17,7 @@ class Rule(NamedTuple):
     level: Level
     why: str
     versions: tuple[float, float] | None = None
-    """The first affected version of Slurm, and the first that is not affected. Findings need a --slurm in between."""
+    """The first affected version of Slurm, and the first unaffected one. Reported only with a --slurm of this range."""
 
 
 RULES: tuple[Rule, ...] = (

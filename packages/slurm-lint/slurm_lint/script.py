@@ -25,7 +25,7 @@ class Script:
     complete: bool = True  # True for a whole script, False for a fragment in a README.
     first_line: int = 1
     expanded: bool = False  # True if a shell expands it before sbatch reads it (`sbatch <<EOF`).
-    outer: tuple[str, ...] = ()  # If it is a here-document, the lines of the file above it.
+    outer: tuple[str, ...] = ()  # For a here-document, the lines of the file above it.
 
     @cached_property
     def lines(self) -> list[str]:
@@ -94,7 +94,7 @@ class Script:
         """The parsed script; empty if another interpreter runs it."""
         # Remove a backslash at the very end, as bash does, because the grammar cannot parse it.
         text = re.sub(r"\\\n*\Z", "", self.body)
-        text = re.sub(r"\\([$`\\])", r"\1", text) if self.expanded else text  # As in the job.
+        text = re.sub(r"\\([$`\\])", r"\1", text) if self.expanded else text  # As the job gets it.
         return ShellText(text + "\n" if self.is_shell else "", self.first_line)
 
     @property

@@ -71,7 +71,7 @@ class Variables:
         return _VARIABLE.sub(value, text)
 
     def number(self, text: str | None, known: Mapping[str, int | None]) -> int | None:
-        """Return the number to which a word expands; None if it is none. `known`: the values of Slurm's variables."""
+        """Return the number to which a word expands, or None. `known`: the values of Slurm's variables."""
         expanded = self.expand(self.expand(unquote(text or "")), known).strip()
         if arithmetic := re.fullmatch(r"\$(?:\(\(|\[)(.*)(?:\)\)|\])", expanded):
             values = {**known, **self.values}
