@@ -42,7 +42,7 @@ def primary_file(hp: str | Path | None) -> Path:
 
 
 def as_yaml(path: Path) -> str:
-    """Return the command that makes a YAML file of a file: it converts TOML, and renames others (JSON is YAML)."""
+    """Return the command that turns a settings file into YAML. It converts TOML and renames JSON, which is YAML."""
     source, target = shlex.quote(str(path)), shlex.quote(str(path.with_suffix(".yaml")))
     convert = "import sys, tomllib, yaml; yaml.safe_dump(tomllib.load(sys.stdin.buffer), sys.stdout)"
     return f"python -c '{convert}' < {source} > {target}" if path.suffix == ".toml" else f"mv {source} {target}"

@@ -41,7 +41,7 @@ def parse_overrides(overrides: Sequence[str]) -> "list[Override]":
                 "setting-of-hydra",
                 f"{key} is a setting of Hydra's own program, which does not run here",
                 seen=text,
-                expected="a setting of noether: noether help top-level",
+                expected="a setting that `noether help top-level` lists",
                 fix=f"output_path={override.value()}"
                 if key in ("hydra.run.dir", "hydra.sweep.dir")
                 else f"leave {shlex.quote(text)} out",

@@ -124,7 +124,7 @@ class SlurmConfig(Section):
         for name, value in self.slurm_additional_parameters.items():
             option = name.replace("_", "-")
             if not re.fullmatch(r"[a-z][a-z0-9-]+", option) or "\n" in str(value):
-                problem = f": {name!r} is not a long option of sbatch; write it as in mail-type: END"
+                problem = f": {name!r} is not a long option of sbatch, such as `mail-type: END`"
                 raise SettingError("not-an-sbatch-option", "slurm_additional_parameters", problem)
             setting, option = f"slurm_additional_parameters.{name}", _in_full(option)
             if option in ("gres", "tres-per-task") and "gpu" in re.split(r"[,:=/]", str(value)):

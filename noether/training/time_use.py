@@ -41,10 +41,10 @@ MOST_MARKS = 4000
 
 
 class Clock:
-    """Measures the seconds of each part since its last reading. `switch` takes a fraction of a microsecond on the CPU.
+    """Measures the seconds that each part of a run has taken since the clock was last read.
 
-    With a GPU, the host only queues the work, so its own time does not show the parts of an update. Instead, events
-    recorded on the device's stream, without waiting, show how to divide the host's time among the computing parts.
+    `switch` takes less than a microsecond of CPU time. With a GPU, the host only queues the work; events recorded on
+    the device's stream, without waiting, show how to divide the host's time among the parts that compute.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -58,7 +58,7 @@ CONTRADICTING = {
     "nodes": ("{nodes: 2}", [], "slurm.nodes=2"),
     "cut-short-as-sbatch-takes-it": ("{no_req: true}", [], "slurm.max_requeues=0"),
     "memory-twice": ("{mem-per-cpu: 4G}", ["slurm.mem_gb=8"], "slurm.mem_gb=null"),
-    "short-option": ("{t: 60}", [], "write it as in mail-type: END"),
+    "short-option": ("{t: 60}", [], "is not a long option of sbatch, such as `mail-type: END`"),
 }  # fmt: skip
 
 

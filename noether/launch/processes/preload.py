@@ -39,9 +39,9 @@ def outlive_signals(parent_pid: int) -> None:
     """Make the fork server ignore every signal that is meant for the run, but end when its parent process ends.
 
     A scheduler sends signals to each process of a step. A fork server that ended on SIGUSR1 would end the workers too,
-    because its end triggers their death signal. Its own death signal is SIGTERM: if this arrives and the parent process
-    has ended, even by SIGKILL, all descendants are ended. multiprocessing itself ends the server when
-    the pipe from its client closes, but the pipe stays open as long as a worker has its other end.
+    because its end triggers their death signal. The server's own death signal is SIGTERM: if it gets SIGTERM and its
+    parent process has ended, even by SIGKILL, it ends all its descendants. multiprocessing itself ends the server when
+    the pipe from its client closes, but the pipe stays open as long as a worker has the other end.
     """
     server_pid = os.getpid()
 

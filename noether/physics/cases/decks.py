@@ -186,7 +186,7 @@ def _flat_nastran(path: Path) -> tuple[str, dict[str, int], tuple[int, int]]:
 def _count_gmsh(path: Path) -> tuple[int | None, int | None]:
     """Return the counts at the head of $Nodes and $Elements, in text or binary files (Gmsh manual, "MSH").
 
-    Raises Unfit: the values in an array are not one for each node or element, in file order, as meshio assumes.
+    Raises Unfit: an array does not have one value per node or element in file order, although meshio assumes this.
     """
     content = path.read_bytes()
     found: list[int | None] = []

@@ -305,7 +305,7 @@ def add_values(mesh: Any, at: str, path: Path) -> None:
             raise RequestError(
                 "values-do-not-fit", f"{path} does not have one row for each of the mesh's {at}",
                 seen=f"{len(values)} rows, {mesh.n_points} points, {mesh.n_cells} cells", expected=f"{count} rows",
-                fix=f"at: {'points' if at == 'cells' else 'cells'}      (in the map, if the values belong there)",
+                fix=f"at: {'points' if at == 'cells' else 'cells'}      (in the map, if the values are given there)",
             )  # fmt: skip
         data[name] = values
 

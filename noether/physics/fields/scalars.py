@@ -177,7 +177,7 @@ def measure_scalars(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> di
 
 
 def scalar_facts(task: "FieldsTask", samples: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """Return facts about each scalar and output: why measures are undefined, and a coefficient's air and area."""
+    """Return facts about each scalar and output, such as why a measure is undefined, or the reference area."""
     facts: dict[str, dict[str, Any]] = {}
     for name, (_, note) in measure_scalars(task, samples).items():
         facts[name] = {"note": note} if note else {}

@@ -253,7 +253,7 @@ class View:
 
 
 def half_of(points: Array) -> int:
-    """Return 1 or −1 if all points (N, 3) are on that side of x = 0; else 0."""
+    """Return 1 if all points (N, 3) have x > 0, −1 if all have x < 0, and otherwise 0."""
     low, high = points[:, 0].min(), points[:, 0].max()
     slack = 1e-3 * (high - low)
     return 1 if low >= -slack else -1 if high <= slack else 0
