@@ -189,7 +189,7 @@ def refuse_others(overrides: Sequence[str], name: str) -> None:
         if re.split(r"[.=]", word.lstrip("+~"))[0] not in LAUNCH_SETTINGS:
             raise RequestError("not-of-a-launch", f"{word} is not a launch setting", seen=word,
                                expected=", ".join(LAUNCH_SETTINGS),
-                               fix=f"noether run {shlex.join([name, word])}      (if it is for the script)")  # fmt: skip
+                               fix=f"noether run {shlex.join([name, word])}      (if the script reads it)")  # fmt: skip
 
 
 _here: WorkerContext | None = None
