@@ -51,7 +51,7 @@ _LINE = re.compile(r"(?:[^ ]* ){4}([^ ]*).*? - ([^ ]*) ([^ ]*)")
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder that a run writes to. `fixed_by` is the variable or setting that chooses another folder.
+    """A folder that a run writes to. `fixed_by` is the variable or setting with which a user can move it elsewhere.
 
     `kind`, `source` and `free`: the type, the mounted source and the free bytes of its file system. `refusal`: why the
     folder cannot be written to. If `answered` is False, the file system did not answer, and these four are unknown.

@@ -272,7 +272,7 @@ def _check_batching(built: Any, kind: str) -> None:
             raise RequestError(
                 "dataset-batching-unused", f"{kind} has a {name} that nothing would call",
                 seen=repr(own or hidden)[:100],
-                expected="collate(samples), or (unless the data set is a stream) sampler(indices, generator), instead",
+                expected="collate(samples) or sampler(indices, generator) instead; a stream can have only collate",
                 fix=f"def {instead}({', '.join(['self', *takes[instead]])}) in {kind}",
             )  # fmt: skip
 
