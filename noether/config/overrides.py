@@ -127,7 +127,7 @@ def _word_meant(word: str) -> str:
 
 
 def _option_meant(word: str, others: Sequence[str] = ()) -> str:
-    """Return a line that chooses the option `word` and is valid together with `others`; "" if there is no such line."""
+    """Return the override that chooses the option `word` and is valid with the overrides `others`, or ""."""
     from noether.config.compose import load_config
 
     known = [f"{group}/{one}" for group, options in our_groups().items() for one in options]

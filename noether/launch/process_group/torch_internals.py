@@ -210,7 +210,7 @@ def _end_workers(batches: Any) -> None:
 
 
 def send_error(queue: Any, error: Exception, item: Any) -> None:
-    """Send the error of a loader worker that cannot send a batch. Python would drop it, and the reader would hang."""
+    """Send the reader the error of a batch that a loader worker cannot send; without it, the reader would hang."""
     if isinstance(item, tuple) and not isinstance(item[1], ExceptionWrapper):
         why = ExceptionWrapper((type(error), error, error.__traceback__), "as a loader worker sent a batch")
         queue.put((item[0], why))

@@ -202,7 +202,7 @@ def _argument(trained: TrainedModel, name: str, value: Tensor) -> dict[str, Any]
 
 
 def _axes(trained: TrainedModel, name: str, value: Tensor) -> list[str | int]:
-    """Return the axes of an argument after the batch axis: for an axis of points the set's name, else the length."""
+    """Return the axes of an argument after the batch axis: the set's name for an axis of points, else its length."""
     sets = () if name in trained.task.parameters else trained.axes
     prefix = next((axis for axis in sets if name.startswith(f"{axis}_")), None)
     return [prefix or value.shape[1], *value.shape[2:]] if value.ndim > 1 else []

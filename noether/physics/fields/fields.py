@@ -328,9 +328,9 @@ class FieldsTask(Task):
     def final_metrics(self, physical: Predictions, batch: Batch) -> SampleMetrics:
         """Return the metrics of each field that only a final evaluation computes.
 
-        They are squared_error and squared_truth, sums over points and channels; weighted_… if samples have areas or
-        volumes; COMPONENT/… for each component, where relative_l2 is NaN for a component that is only noise compared
-        with the whole vector; and `on PART/squared_…` for each named part of a set.
+        squared_error and squared_truth are sums over points and channels. weighted_… exists if samples have areas or
+        volumes, and `on PART/squared_…` for each named part of a set. COMPONENT/… exists for each component; its
+        relative_l2 is NaN if the component is only noise compared with the whole vector.
         """
         measured: Measured = {}
         for name, field in self.fields.items():
