@@ -62,7 +62,7 @@ class _Interpolation:
         self._open.append(place)
         try:
             visitor = GrammarVisitor(lambda key, _: self._setting(key, place, value), _variable, None)
-            if value not in self._parsed:  # Parsing takes ten times as long as visiting.
+            if value not in self._parsed:  # Parsing takes several times as long as visiting.
                 self._parsed[value] = parse(value)
             found = visitor.visit(self._parsed[value])
             self._made += len(found) // 100 if isinstance(found, str) else 0
